@@ -61,12 +61,12 @@ def test_a_case_fails_with_another_number(which: tuple[str, str], tmp_path: Path
 
     ran = subprocess.run(["promtool", "test", "rules", *runs], capture_output=True, text=True, check=False)
 
-    said = ran.stdout + ran.stderr
+    output = ran.stdout + ran.stderr
     if which in EQUIVALENT:
-        assert ran.returncode == 0, f"it is not equivalent:\n{said}"
+        assert ran.returncode == 0, f"it is not equivalent:\n{output}"
     else:
-        assert ran.returncode == 1, said
-        assert "exp:" in said, f"a case has to fail, not promtool:\n{said}"
+        assert ran.returncode == 1, output
+        assert "exp:" in output, f"a case has to fail, not promtool:\n{output}"
 
 
 def test_only_mutants_that_there_are_count_as_equivalent() -> None:

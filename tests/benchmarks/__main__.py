@@ -27,7 +27,7 @@ from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.keys import measure_keys
 from tests.benchmarks.letters import measure_letters
 from tests.benchmarks.peer import measure_java
-from tests.benchmarks.pipelines import Platform, Say, running_platform
+from tests.benchmarks.pipelines import Platform, PrintLine, running_platform
 from tests.benchmarks.profile import show_profiles
 from tests.benchmarks.reader import measure_reader
 from tests.benchmarks.results import Measured, as_table, write_json
@@ -55,11 +55,11 @@ def main() -> int:
                 shutil.rmtree(logs, ignore_errors=True)
                 with (
                     Processes(logs, child_environment(os.environ), stop) as processes,
-                    running_platform(processes, _say(console)) as platform,
+                    running_platform(processes, _timed(console)) as platform,
                 ):
                     measured += measure(platform, sizes, console)
             if "letters" in sizes.parts:  # of a store alone: no platform, no pipeline
-                measured += measure_letters(sizes, _say(console))
+                measured += measure_letters(sizes, _timed(console))
         except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
             return 1
@@ -74,7 +74,7 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
     """Run the parts that are asked for."""
     measured: list[Measured] = []
     for part in sizes.parts:
-        platform.say(f"{part}: load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        platform.print_line(f"{part}: load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         match part:
             case "start":
                 measured += measure_start(platform, sizes)
@@ -110,13 +110,13 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
     return measured
 
 
-def _say(console: Console) -> Say:
+def _timed(console: Console) -> PrintLine:
     began = time.monotonic()
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(f"[{time.monotonic() - began:5.1f} s] {text}", markup=False, soft_wrap=True)
 
-    return say
+    return print_line
 
 
 if __name__ == "__main__":

@@ -27,27 +27,27 @@ from google.cloud.pubsub_v1 import PublisherClient
 _ROWS_AT_ONCE: Final = 100
 
 
-def main(told: Mapping[str, Any]) -> None:
+def main(given: Mapping[str, Any]) -> None:
     """Read and publish what is between two times; say how long that took, and how much CPU."""
     nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
     publisher = PublisherClient(credentials=nobody)
-    with grpc.insecure_channel(told["address"]) as channel:
+    with grpc.insecure_channel(given["address"]) as channel:
         client = BigtableClient(transport=BigtableGrpcTransport(channel=channel))
-        publisher.publish(told["topic"], b"a first one, so that connecting is not measured").result()
+        publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
         began, cpu = time.monotonic(), time.process_time()
         futures: list[Future[str]] = []
         records = 0
         waiting: list[Mapping[str, Any]] = []
-        for change in _changes(client, told):
+        for change in _changes(client, given):
             records += 1
-            if told["mode"] == "changelog":
-                futures.append(publisher.publish(told["topic"], json.dumps(change).encode(), table="changes"))
+            if given["mode"] == "changelog":
+                futures.append(publisher.publish(given["topic"], json.dumps(change).encode(), table="changes"))
                 continue
             waiting.append(change)
             if len(waiting) == _ROWS_AT_ONCE:
-                futures += [_publish(publisher, told, image) for image in _images(client, told, waiting)]
+                futures += [_publish(publisher, given, image) for image in _images(client, given, waiting)]
                 waiting.clear()
-        futures += [_publish(publisher, told, image) for image in _images(client, told, waiting)]
+        futures += [_publish(publisher, given, image) for image in _images(client, given, waiting)]
         for future in futures:
             future.result()
     answer = {
@@ -59,20 +59,20 @@ def main(told: Mapping[str, Any]) -> None:
     publisher.stop()
 
 
-def _publish(publisher: Any, told: Mapping[str, Any], image: Mapping[str, Any]) -> "Future[str]":
-    future: Future[str] = publisher.publish(told["topic"], json.dumps(image).encode(), table="rows")
+def _publish(publisher: Any, given: Mapping[str, Any], image: Mapping[str, Any]) -> "Future[str]":
+    future: Future[str] = publisher.publish(given["topic"], json.dumps(image).encode(), table="rows")
     return future
 
 
-def _changes(client: Any, told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    named = {"table_name": told["table"], "app_profile_id": told["app_profile"]}
+def _changes(client: Any, given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    named = {"table_name": given["table"], "app_profile_id": given["app_profile"]}
     partitions = client.generate_initial_change_stream_partitions(**named)
     for partition in [each.partition for each in partitions]:
         request = ReadChangeStreamRequest(
             **named,
             partition=StreamPartition(row_range=partition.row_range),
-            start_time=datetime.fromtimestamp(told["start"] / 1e6, UTC),
-            end_time=datetime.fromtimestamp(told["end"] / 1e6, UTC),
+            start_time=datetime.fromtimestamp(given["start"] / 1e6, UTC),
+            end_time=datetime.fromtimestamp(given["end"] / 1e6, UTC),
         )
         for response in client.read_change_stream(request):
             change = response.data_change
@@ -84,7 +84,7 @@ def _changes(client: Any, told: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
                     "commit_timestamp": change.commit_timestamp.isoformat(),
                     "tiebreaker": change.tiebreaker,
                 }
-                if told["mode"] == "changelog":
+                if given["mode"] == "changelog":
                     found["entries"] = [_entry(chunk.mutation.set_cell) for chunk in change.chunks]
                 yield found
 
@@ -98,7 +98,7 @@ def _entry(cell: Any) -> Mapping[str, Any]:
     }
 
 
-def _images(client: Any, told: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _images(client: Any, given: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield rows as they are now, each with what is known of its last change."""
     if not changes:
         return
@@ -106,8 +106,8 @@ def _images(client: Any, told: Mapping[str, Any], changes: Sequence[Mapping[str,
     rows: dict[str, dict[str, str]] = {key: {} for key in newest}
     row_key = family = column = ""
     request = ReadRowsRequest(
-        table_name=told["table"],
-        app_profile_id=told["app_profile"],
+        table_name=given["table"],
+        app_profile_id=given["app_profile"],
         rows=RowSet(row_keys=[key.encode() for key in newest]),
         filter=RowFilter(cells_per_column_limit_filter=1),
     )

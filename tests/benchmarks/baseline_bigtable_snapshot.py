@@ -22,14 +22,14 @@ from google.cloud.bigtable.data.row_filters import CellsColumnLimitFilter
 from google.cloud.pubsub_v1 import PublisherClient
 
 
-def main(told: Mapping[str, Any]) -> None:
+def main(given: Mapping[str, Any]) -> None:
     """Read and publish all rows; say how long that took, and how much CPU."""
     warnings.simplefilter("ignore")  # that it is an emulator
     nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
     publisher = PublisherClient(credentials=nobody)
-    publisher.publish(told["topic"], b"a first one, so that connecting is not measured").result()
-    with BigtableDataClient(project=told["project"]) as client:
-        table: Any = client.get_table(told["instance"], told["table"], app_profile_id=told["app_profile"])
+    publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
+    with BigtableDataClient(project=given["project"]) as client:
+        table: Any = client.get_table(given["instance"], given["table"], app_profile_id=given["app_profile"])
         newest: Any = CellsColumnLimitFilter(1)
         table.read_rows(ReadRowsQuery(limit=1))  # the same, of Bigtable
         began, cpu = time.monotonic(), time.process_time()
@@ -38,7 +38,7 @@ def main(told: Mapping[str, Any]) -> None:
             image: dict[str, str] = {"row_key": row.row_key.decode()}
             for cell in row:
                 image[f"{cell.family}:{cell.qualifier.decode()}"] = base64.b64encode(cell.value).decode()
-            futures.append(publisher.publish(told["topic"], json.dumps(image).encode(), table="rows"))
+            futures.append(publisher.publish(given["topic"], json.dumps(image).encode(), table="rows"))
         for future in futures:
             future.result()
     answer = {

@@ -126,15 +126,15 @@ class Callbacks:
         self._streaming.result(timeout=60)
 
 
-def main(told: Mapping[str, Any]) -> None:
+def main(given: Mapping[str, Any]) -> None:
     """Take as many messages as there are; say how long that took."""
-    pubsub = grpc.insecure_channel(told["pubsub"], options=_LARGE)
-    storage = grpc.insecure_channel(told["write_api"], options=_LARGE)
+    pubsub = grpc.insecure_channel(given["pubsub"], options=_LARGE)
+    storage = grpc.insecure_channel(given["write_api"], options=_LARGE)
     client: Any = BigQueryWriteClient(transport=BigQueryWriteGrpcTransport(channel=storage))  # type: ignore[no-untyped-call]
-    appenders = {table: Appender(client, told["tables"], table) for table in TABLES}
+    appenders = {table: Appender(client, given["tables"], table) for table in TABLES}
     began, cpu, done = time.monotonic(), time.process_time(), 0
-    messages = (Callbacks if told["subscriber"] == "high-level" else Pulls)(pubsub, told["subscription"])
-    while done < told["messages"]:
+    messages = (Callbacks if given["subscriber"] == "high-level" else Pulls)(pubsub, given["subscription"])
+    while done < given["messages"]:
         received = messages.take()
         rows: defaultdict[str, list[bytes]] = defaultdict(list)
         for data in received:

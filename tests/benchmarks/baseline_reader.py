@@ -19,25 +19,25 @@ from google.cloud.pubsub_v1 import PublisherClient
 from google.cloud.spanner_v1 import TypeCode
 
 
-def main(told: Mapping[str, Any]) -> None:
+def main(given: Mapping[str, Any]) -> None:
     """Read and publish what is between two times; say how long that took, and how much CPU."""
     nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    client: Any = spanner.Client(project=told["project"], credentials=nobody, disable_builtin_metrics=True)
-    database = client.instance(told["instance"]).database(told["database"])
+    client: Any = spanner.Client(project=given["project"], credentials=nobody, disable_builtin_metrics=True)
+    database = client.instance(given["instance"]).database(given["database"])
     publisher = PublisherClient(credentials=nobody)
-    start, end = datetime.fromisoformat(told["start"]), datetime.fromisoformat(told["end"])
-    publisher.publish(told["topic"], b"a first one, so that connecting is not measured").result()
+    start, end = datetime.fromisoformat(given["start"]), datetime.fromisoformat(given["end"])
+    publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
     began, cpu = time.monotonic(), time.process_time()
     futures: list[Future[str]] = []
     tokens: list[str | None] = [None]
     with database.snapshot(multi_use=False) as snapshot:
-        tokens = [child["token"] for record in _read(snapshot, told, start, end, None) for child in _children(record)]
+        tokens = [child["token"] for record in _read(snapshot, given, start, end, None) for child in _children(record)]
     for token in tokens:
         with database.snapshot(multi_use=False) as snapshot:
-            for record in _read(snapshot, told, start, end, token):
+            for record in _read(snapshot, given, start, end, token):
                 for change in record["data_change_record"]:
                     data = json.dumps(change, default=str).encode()
-                    futures.append(publisher.publish(told["topic"], data, table=change["table_name"]))
+                    futures.append(publisher.publish(given["topic"], data, table=change["table_name"]))
     for future in futures:
         future.result()
     answer = {
@@ -50,10 +50,10 @@ def main(told: Mapping[str, Any]) -> None:
 
 
 def _read(
-    snapshot: Any, told: Mapping[str, Any], start: datetime, end: datetime, token: str | None
+    snapshot: Any, given: Mapping[str, Any], start: datetime, end: datetime, token: str | None
 ) -> Iterator[Mapping[str, Any]]:
     results = snapshot.execute_sql(
-        f"SELECT ChangeRecord FROM READ_{told['change_stream']} (start_timestamp => @start, end_timestamp => @end, "
+        f"SELECT ChangeRecord FROM READ_{given['change_stream']} (start_timestamp => @start, end_timestamp => @end, "
         "partition_token => @token, heartbeat_milliseconds => 10000)",
         params={"start": start, "end": end, "token": token},
         param_types={

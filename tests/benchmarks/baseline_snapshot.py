@@ -19,23 +19,23 @@ from google.cloud import spanner
 from google.cloud.pubsub_v1 import PublisherClient
 
 
-def main(told: Mapping[str, Any]) -> None:
+def main(given: Mapping[str, Any]) -> None:
     """Read and publish the rows of all tables; say how long that took, and how much CPU."""
     nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    client: Any = spanner.Client(project=told["project"], credentials=nobody, disable_builtin_metrics=True)
-    database = client.instance(told["instance"]).database(told["database"])
+    client: Any = spanner.Client(project=given["project"], credentials=nobody, disable_builtin_metrics=True)
+    database = client.instance(given["instance"]).database(given["database"])
     publisher = PublisherClient(credentials=nobody)
-    columns, everything = told["columns"], spanner.KeySet(all_=True)  # type: ignore[no-untyped-call]
-    publisher.publish(told["topic"], b"a first one, so that connecting is not measured").result()
+    columns, everything = given["columns"], spanner.KeySet(all_=True)  # type: ignore[no-untyped-call]
+    publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
     with database.snapshot() as snapshot:
         next(iter(snapshot.execute_sql("SELECT 1")))  # the same, of Spanner
     began, cpu = time.monotonic(), time.process_time()
     futures: list[Future[str]] = []
-    for table in told["tables"]:
-        with database.snapshot(read_timestamp=datetime.fromisoformat(told["at"])) as snapshot:
+    for table in given["tables"]:
+        with database.snapshot(read_timestamp=datetime.fromisoformat(given["at"])) as snapshot:
             for row in snapshot.read(table, columns, everything):
                 data = json.dumps(dict(zip(columns, row, strict=True)), default=str).encode()
-                futures.append(publisher.publish(told["topic"], data, table=table))
+                futures.append(publisher.publish(given["topic"], data, table=table))
     for future in futures:
         future.result()
     answer = {

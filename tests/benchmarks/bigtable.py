@@ -61,7 +61,9 @@ def measure_bigtable(platform: Platform, sizes: Sizes) -> list[Measured]:
                     start = Nanoseconds(time.time_ns())
                     ours.append(_read_backlog(platform, instance, pipeline, reader, mode, sizes.records))
                 theirs.append(_baseline(platform, pipeline, mode, start, sizes.records))
-                platform.say(f"  bigtable {mode.name} {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
+                platform.print_line(
+                    f"  bigtable {mode.name} {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}"
+                )
             measured.append(
                 Measured(
                     name=f"bigtable_reader.{mode.name}.records_per_cpu_second",

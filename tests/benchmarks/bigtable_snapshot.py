@@ -58,7 +58,7 @@ def measure_bigtable_snapshot(platform: Platform, sizes: Sizes) -> list[Measured
                 waited.append(wait)
                 ours.append((taken[0], taken[1]))
                 theirs.append(_baseline(platform, pipeline, rows))
-                platform.say(f"  {in_words(_NAME, *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}")
+                platform.print_line(f"  {in_words(_NAME, *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}")
     note = f"{rows:,} rows of three cells of 120 bytes, read, packed, published, confirmed"
     return [
         *measured_rows("bigtable_snapshot", rows, ours, theirs, note),

@@ -118,7 +118,7 @@ def _run(platform: Platform, number: int, seconds: int) -> Comparison:
     with running_spanner(platform) as instance, fresh_source(instance, f"completion-{number}") as source:
         found = _compared(platform, instance, source, number, seconds)
     one, other = found.complete, found.completed
-    platform.say(
+    platform.print_line(
         f"  {found.reached:.0f} changes/s: complete {one.cpu:,.0f} us of CPU a change, p50 "
         f"{percentile(one.seconds, 50):.3f} s; completed {other.cpu:,.0f} us, "
         f"p50 {percentile(other.seconds, 50):.3f} s, {found.reads:.3g} reads a change"

@@ -72,7 +72,7 @@ def pack_backlogs(platform: Platform, sizes: Sizes, kinds: Sequence[str] = KINDS
         rate = min(SLOW_RATE, sizes.rate) if slow else sizes.rate
         backlog = pack(platform.pubsub, PROJECT, f"packed-{name}", records, rate, platform.processes.stop)
         platform.processes.check()
-        platform.say(f"  {name}: {backlog}")
+        platform.print_line(f"  {name}: {backlog}")
         return backlog
 
     warm_up = packed("warm-up", max(100, sizes.changes // _WARM_UP_SHARE), "uniform")
@@ -211,7 +211,7 @@ def _drain_to_applied(
 def _take(platform: Platform, into: Drained, backlog: Backlog, seconds: float, rows: int) -> None:
     into.rates.append(backlog.changes / seconds)
     into.written.append(rows / backlog.changes)
-    platform.say(f"  {backlog.changes / seconds:,.0f} changes/s, {rows / backlog.changes:.3f} rows written each")
+    platform.print_line(f"  {backlog.changes / seconds:,.0f} changes/s, {rows / backlog.changes:.3f} rows written each")
 
 
 def _prove(platform: Platform, dataset: BigQueryDataset, backlogs: Backlogs) -> None:
@@ -222,7 +222,7 @@ def _prove(platform: Platform, dataset: BigQueryDataset, backlogs: Backlogs) -> 
         if different:
             raise AssertionError(f"{table}: {len(different)} rows differ, first {'; '.join(different[:3])}")
     rows = sum(len(each) for each in backlogs.final.values())
-    platform.say(f"  {rows:,} rows, every value as it should be")
+    platform.print_line(f"  {rows:,} rows, every value as it should be")
 
 
 def _cpu(platform: Platform, consumer: Service) -> Mapping[str, CpuTimes]:
@@ -302,13 +302,13 @@ class Baseline:
             },
         )
         rate = len(self._messages) / answers["seconds"]
-        self._platform.say(f"  baseline, {subscriber} client: {rate:,.0f} changes/s")
+        self._platform.print_line(f"  baseline, {subscriber} client: {rate:,.0f} changes/s")
         return rate
 
 
-def run_module(platform: Platform, module: str, told: Mapping[str, object], **environment: str) -> Mapping[str, float]:
+def run_module(platform: Platform, module: str, given: Mapping[str, object], **environment: str) -> Mapping[str, float]:
     """Run a module as a process to its end; it is told by its argument and answers with a line of JSON."""
-    words = [sys.executable, "-m", module, json.dumps(told)]
+    words = [sys.executable, "-m", module, json.dumps(given)]
     return run_command(platform, module.rpartition(".")[2], words, PYTHONPATH=str(ROOT), **environment)
 
 

@@ -48,7 +48,7 @@ def _measure(platform: Platform, sizes: Sizes, name: str, changes: int, tables: 
         return pack(platform.pubsub, PROJECT, f"flat-{part}-{name}", workload.records(number), sizes.rate, stop, tables)
 
     warm_up, backlog = packed("warm-up", max(100, changes // 10)), packed("backlog", changes)
-    platform.say(f"  {name}: {backlog}")
+    platform.print_line(f"  {name}: {backlog}")
     pipeline = platform.pipeline(f"flat-{name}", null=True)
     with running_consumer(platform, pipeline, f"consumer-flat-{name}") as consumer:
         drain_to_accepted(platform, pipeline, consumer, warm_up, Drained())
@@ -57,7 +57,7 @@ def _measure(platform: Platform, sizes: Sizes, name: str, changes: int, tables: 
             drain_to_accepted(platform, pipeline, consumer, backlog, drained)
         again = consumer.metrics()["millrace_leases_acquired_total"] - leased - len(backlog.messages)
     cost = sum(seconds for who, seconds in drained.cpu[0].items() if who.startswith("consumer"))
-    platform.say(f"  {name}: {cost:.1f} us of CPU each, {memory.most / _MB:,.0f} MB")
+    platform.print_line(f"  {name}: {cost:.1f} us of CPU each, {memory.most / _MB:,.0f} MB")
     return [
         Measured(name=f"flat.{name}.accepted", unit="changes/s", runs=drained.rates),
         Measured(name=f"flat.{name}.cpu", unit="us/change", runs=[cost], note="all processes of the consumer"),
@@ -73,7 +73,7 @@ def measure_backlog(platform: Platform, sizes: Sizes) -> list[Measured]:
     """
     workload, stop = Workload(sizes.keys, seed=4, small=True), platform.processes.stop
     tenth = pack(platform.pubsub, PROJECT, "backlog", workload.records(sizes.backlog // _TIMES), sizes.rate, stop)
-    platform.say(f"  {tenth}")
+    platform.print_line(f"  {tenth}")
     pipeline, drained = platform.pipeline("backlog", null=True), Drained()
     with running_consumer(platform, pipeline, "consumer-backlog") as consumer:
         used = []

@@ -158,7 +158,7 @@ class Steady:
                 reached = measured / (time.monotonic() - began)
                 wait_until(self._platform, lambda: not probe.awaited, "everything to be seen")
         samples = probe.seconds
-        self._platform.say(
+        self._platform.print_line(
             f"  {reached:.0f} changes/s: p50 {percentile(samples, 50):.3f} s, p99 {percentile(samples, 99):.3f} s of "
             f"{len(samples):,} samples; a query took {percentile(probe.queries, 50) * 1000:.0f} ms; load {load:.1f}"
         )
@@ -243,7 +243,7 @@ def _idle(platform: Platform, steady: Steady, sizes: Sizes) -> list[Measured]:
             platform.processes.stop.wait(timedelta(seconds=sizes.seconds))
             for part, service in services.items():
                 parts[part].append(used_since(before[part], service.process) / (time.monotonic() - began))
-            platform.say(f"  idle: {' + '.join(f'{each[-1]:.3f}' for each in parts.values())} cores")
+            platform.print_line(f"  idle: {' + '.join(f'{each[-1]:.3f}' for each in parts.values())} cores")
     runs = [sum(each) for each in zip(*parts.values(), strict=True)]
     return [
         Measured(name="idle.cores", unit="cores", runs=runs, below=IDLE_TARGET, note="reader, JVM and Python together"),

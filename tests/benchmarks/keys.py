@@ -27,7 +27,7 @@ def measure_keys(platform: Platform, sizes: Sizes) -> list[Measured]:
             name = f"keys-{number}-{run}"
             backlog = pack(platform.pubsub, PROJECT, name, records, _RATE, platform.processes.stop, tables)
             costs.append(backlog.cpu * 1e6 / backlog.changes)
-            platform.say(f"  {number * _BUCKETS:,} keys: {backlog}; {costs[-1]:.0f} us of CPU each")
+            platform.print_line(f"  {number * _BUCKETS:,} keys: {backlog}; {costs[-1]:.0f} us of CPU each")
         note = f"of the reader's publisher, {_RATE:,} changes/s"
         found.append(Measured(name=f"keys.{number * _BUCKETS}.cpu", unit="us/change", runs=costs, note=note))
     return found

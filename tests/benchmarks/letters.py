@@ -39,7 +39,7 @@ _PAGE: Final = 50
 _REPEATS: Final = 5
 
 
-def measure_letters(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
+def measure_letters(sizes: Sizes, print_line: Callable[[str], None]) -> list[Measured]:
     """Fill a store once, and ask it everything in each run."""
     with tempfile.TemporaryDirectory(prefix="letters") as folder:
         database = open_database(f"sqlite:///{folder}/letters.sqlite3")
@@ -50,7 +50,7 @@ def measure_letters(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
             kept = sizes.letters / (time.perf_counter() - began)
             _decide(store)
             size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
-            say(f"letters: {sizes.letters} kept at {kept:,.0f} a second, {size:,.0f} MB")
+            print_line(f"letters: {sizes.letters} kept at {kept:,.0f} a second, {size:,.0f} MB")
             runs = [_ask(store) for _ in range(sizes.runs)]
         finally:
             database.close()

@@ -25,7 +25,7 @@ _TIMES: Final = 4
 def measure_java(platform: Platform, sizes: Sizes) -> list[Measured]:
     """Measure it if `make clients` has built it; say so where it has not."""
     if not (BUILT / "classes" / "clients" / "StreamWriterPeer.class").exists():
-        platform.say("  java: not measured, since it is not built: `make clients` builds it")
+        platform.print_line("  java: not measured, since it is not built: `make clients` builds it")
         return []
     file = platform.processes.directory / "peer-changes"
     messages = one_change_a_message(Workload(sizes.keys, seed=98).records(sizes.changes)).messages
@@ -40,7 +40,7 @@ def measure_java(platform: Platform, sizes: Sizes) -> list[Measured]:
         )
         rates.append(len(messages) / answer["seconds"])
         costs.append(answer["cpu_seconds"] * 1e6 / len(messages))
-        platform.say(f"  StreamWriter for Java: {rates[-1]:,.0f} changes/s, {costs[-1]:.1f} us of CPU each")
+        platform.print_line(f"  StreamWriter for Java: {rates[-1]:,.0f} changes/s, {costs[-1]:.1f} us of CPU each")
     note = "not Millrace: from a file, parsed, encoded and sent, 1,000 rows in a request; nothing else"
     return [
         Measured(name="peer.java_stream_writer", unit="changes/s", runs=rates, note=note),

@@ -27,7 +27,7 @@ _PULL_LASTS: Final = 5.5  # seconds; of the source's pull from an emulator
 SAMPLES: Final = "MILLRACE_BENCH_SAMPLES"
 """The variable that tells a sampled process where to write what it was seen doing."""
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Platform:
     rest: str
     grpc: str
     null: NullWriteServer
-    say: Say
+    print_line: PrintLine
 
     def pipeline(self, name: str, *, null: bool = False, **more: str) -> Pipeline:
         """Return a pipeline of its own topics and dataset, both of which it makes."""
@@ -90,14 +90,14 @@ class Platform:
 
 
 @contextmanager
-def running_platform(processes: Processes, say: Say) -> Iterator[Platform]:
+def running_platform(processes: Processes, print_line: PrintLine) -> Iterator[Platform]:
     """Run the Pub/Sub emulator, the BigQuery stand-in and the null write server."""
     with ExitStack() as stack:
         pubsub = stack.enter_context(emulators.pubsub_emulator(processes, heap="10g"))
         rest, write_api = stack.enter_context(emulators.bigquery_stand_in(processes))
         null = stack.enter_context(_null_write_server(processes))
         channel = stack.enter_context(open_channel(pubsub))
-        yield Platform(processes, channel, pubsub, rest, write_api, null, say)
+        yield Platform(processes, channel, pubsub, rest, write_api, null, print_line)
 
 
 @contextmanager

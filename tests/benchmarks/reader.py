@@ -84,7 +84,7 @@ def measure_reader(platform: Platform, sizes: Sizes) -> list[Measured]:
             with running_reader(platform, pipeline, start, f"reader-{number}", **STOPPED) as reader:
                 ours.append(read_backlog(platform, source, reader, sizes.records))
             theirs.append(_baseline(platform, pipeline, start, source.database.now()))
-        platform.say(f"  reader {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
+        platform.print_line(f"  reader {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
     return [
         Measured(
             name="reader.records_per_cpu_second",

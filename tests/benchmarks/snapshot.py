@@ -26,7 +26,7 @@ from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import COLUMNS, TABLES, row_values, spanner_schema
 
 _ROWS_A_COMMIT: Final = 1_000
-_TOLD: Final = {"SNAPSHOT": "never", "LOG_LEVEL": "INFO"}
+_SETTINGS: Final = {"SNAPSHOT": "never", "LOG_LEVEL": "INFO"}
 Runs = Sequence[tuple[float, float]]
 """Seconds of each run, and its CPU seconds."""
 LOOK_AGAIN: Final = 0.1  # seconds; what is measured ends by so much too late at most
@@ -39,12 +39,14 @@ def measure_snapshot(platform: Platform, sizes: Sizes) -> list[Measured]:
     rows = sizes.snapshot_rows // len(TABLES) * len(TABLES)
     with running_spanner(platform) as instance, _filled(instance, rows) as source:
         pipeline = pipeline_of(platform, "snapshot", source)
-        with running_reader(platform, pipeline, source.database.now(), "snapshot", **_TOLD) as reader:
+        with running_reader(platform, pipeline, source.database.now(), "snapshot", **_SETTINGS) as reader:
             _take(platform, pipeline, reader, rows // len(TABLES), TABLES[0])  # so that what is done once is done
             for _ in range(sizes.runs):
                 ours.append(_take(platform, pipeline, reader, rows, "--all"))
                 theirs.append(_baseline(platform, pipeline, source, rows))
-                platform.say(f"  {in_words('snapshot', *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}")
+                platform.print_line(
+                    f"  {in_words('snapshot', *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}"
+                )
     note = f"{rows:,} rows of 450 bytes in {len(TABLES)} tables, read, packed, published, confirmed"
     return measured_rows("snapshot", rows, ours, theirs, note)
 

@@ -32,7 +32,7 @@ def measure_start(platform: Platform, sizes: Sizes) -> list[Measured]:
                 ready.append(time.monotonic() - began)
                 wait_until(platform, lambda: any(dataset.rows_written().values()), "the first row", every=_POLL)
                 first.append(time.monotonic() - began)
-        platform.say(f"  ready after {ready[-1]:.1f} s, first row after {first[-1]:.1f} s")
+        platform.print_line(f"  ready after {ready[-1]:.1f} s, first row after {first[-1]:.1f} s")
     return [
         Measured(name="start.ready", unit="s", runs=ready, note="from the start of the process to the query"),
         Measured(name="start.first_change", unit="s", runs=first, below=_TARGET, note="to the first row in BigQuery"),

@@ -167,15 +167,15 @@ def test_a_screen_reader_gets_names_headings_and_columns(browser: Browser, shown
         browser.resize(width)
         for page in PAGES:
             page(browser, shown)
-            told = browser.accessible()
-            roles = [role for role, _name in told]
+            nodes = browser.accessible()
+            roles = [role for role, _name in nodes]
             assert {"banner", "navigation", "main", "status"} <= set(roles), page
             assert browser.run("document.querySelectorAll('h1').length") == 1
-            nameless = [role for role, name in told if role in _NAMED and not name]
+            nameless = [role for role, name in nodes if role in _NAMED and not name]
             assert nameless == [], page
-            has = _TOLD.get(page.__name__, _OF_A_TABLE)
-            assert [one for one in has if one not in told and one[0] not in roles] == [], (page, width)
-            assert [one for one in has if one[1] and one not in told] == [], (page, width)
+            has = _EXPECTED.get(page.__name__, _OF_A_TABLE)
+            assert [one for one in has if one not in nodes and one[0] not in roles] == [], (page, width)
+            assert [one for one in has if one[1] and one not in nodes] == [], (page, width)
             if has is _OF_A_TABLE:
                 assert roles.count("columnheader") >= 4, (page, width)
 
@@ -184,7 +184,7 @@ _NAMED = frozenset(
     {"button", "link", "textbox", "checkbox", "img", "image", "region", "columnheader", "rowheader", "heading"}
 )
 _OF_A_TABLE = (("columnheader", ""), ("rowheader", ""))
-_TOLD = {
+_EXPECTED = {
     "edit": (
         ("textbox", "The row, as JSON"),
         ("textbox", "What was wrong with it?"),

@@ -199,10 +199,10 @@ def check_as_the_page_says(cluster: Cluster, made: Platform, logs: Path) -> Sequ
     module = ("python", "-m", "services.bigtable_reader")
     commands += [("--namespace", NAMESPACE, "exec", pod, "--", *module, command) for command in ("doctor", "status")]
     failed = []
-    with (logs / "checks.txt").open("w") as said:
+    with (logs / "checks.txt").open("w") as file:
         for words in commands:
             ran = cluster.run("kubectl", *words)
-            said.write(f"$ kubectl {' '.join(words)}\n{ran.stdout}{ran.stderr}exit code {ran.returncode}\n\n")
+            file.write(f"$ kubectl {' '.join(words)}\n{ran.stdout}{ran.stderr}exit code {ran.returncode}\n\n")
             if ran.returncode:
                 failed.append(f"kubectl {' '.join(words)}: {ran.stdout}{ran.stderr}")
     return failed
@@ -241,7 +241,7 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
     began = time.monotonic()
     stop, settings, console = Stop(), read_settings(ContainerSettings, os.environ), Console(highlight=False)
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(f"[{time.monotonic() - began:5.1f} s] {text}", markup=False, soft_wrap=True)
 
     shutil.rmtree(ROOT / ".run" / "cluster", ignore_errors=True)
@@ -250,24 +250,24 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
         Processes(logs, child_environment(os.environ), stop) as processes,
         api_server(processes, directory) as cluster,
         node(cluster, IMAGES, directory),
-        running_platform(processes, say, settings.sources, settings.before) as made,
+        running_platform(processes, print_line, settings.sources, settings.before) as made,
     ):
         pods = installed(cluster, made, directory)
         try:
-            say("the chart is installed")
+            print_line("the chart is installed")
 
             def wait() -> None:
                 for service in SERVICES:
                     processes.wait_until(partial(pods.is_ready, service), f"{service} to be ready", READY)
-                    say(f"{service} is ready")
+                    print_line(f"{service} is ready")
 
             wait()
             endpoints = {service: PodEndpoint(pods, service) for service in SERVICES}
             *readers, consumer, dead_letter = endpoints.values()
             stack = stack_of(made, readers, consumer, dead_letter)
-            killer = Killer(pods, settings, stop, say)
+            killer = Killer(pods, settings, stop, print_line)
             launch = LocalLauncher(processes.environment, processes.stop)
-            report = prove(settings, stack, killer.command, launch, console, say, stop, killer.happen)
+            report = prove(settings, stack, killer.command, launch, console, print_line, stop, killer.happen)
             report.print(console)
             failed = check_as_the_page_says(cluster, made, logs)
             page = console_page(cluster)
@@ -278,7 +278,7 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
         cluster.done("helm", "uninstall", "millrace", f"--namespace={NAMESPACE}")
         processes.wait_until(lambda: not cluster.items(NAMESPACE, "pods"), "the pods to end", 2 * GRACE)
         ended = timedelta(seconds=time.monotonic() - asked)
-        say(f"the pods have ended after {ended.total_seconds():.0f} s")
+        print_line(f"the pods have ended after {ended.total_seconds():.0f} s")
 
     assert report.equal
     assert failed == []

@@ -106,14 +106,14 @@ class BothStores:
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of both; they say the same, if only the same refusal."""
-        said = []
+        answers = []
         for store in self.all:
             try:
-                said.append(getattr(store, method)(*arguments, **named))
+                answers.append(getattr(store, method)(*arguments, **named))
             except ValueError as error:
-                said.append(str(error))
-        assert said[0] == said[1], (method, arguments, named)
-        return said[0]
+                answers.append(str(error))
+        assert answers[0] == answers[1], (method, arguments, named)
+        return answers[0]
 
     def in_replay_order(self, selection: Selection) -> list[StoredDeadLetter]:
         """Return letters, which are the same in both."""

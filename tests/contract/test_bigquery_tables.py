@@ -48,8 +48,8 @@ class TestBigQueryTables:
     def test_its_label_has_since_when_it_is_complete_beside_any_others(self, place: Place, stand_in: StandIn) -> None:
         def labels() -> dict[str, str]:
             found: dict[str, str] = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
-            if told := found.pop(COMPLETE_TOLD, ""):
-                assert 0 <= time.time() - int(told) / 1e6 < 3_600
+            if announced_at := found.pop(COMPLETE_TOLD, ""):
+                assert 0 <= time.time() - int(announced_at) / 1e6 < 3_600
             return found
 
         place.tables.ensure(PLANES)
@@ -148,8 +148,8 @@ class TestBigQueryTables:
             place.tables.forget("planes")
             place.tables.ensure(PLANES)
 
-        told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_recreated"]
-        assert told == [("error", "planes")]
+        logged = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_recreated"]
+        assert logged == [("error", "planes")]
         assert place.pending_resync("planes") == "table_made_anew"
         place.others.ensure(COLOUR)
         assert place.pending_resync("planes") == "table_made_anew"

@@ -206,8 +206,8 @@ class CdcWriterContract:
         for _ in range(2):
             assert place.writer.append(table.definition, table.rows).refused() == []
 
-        told = [(row["_millrace_sequence"][:16], row["name"]) for row in place.appended("planes_changelog")]
-        assert sorted(told, key=str) == [
+        written = [(row["_millrace_sequence"][:16], row["name"]) for row in place.appended("planes_changelog")]
+        assert sorted(written, key=str) == [
             *[("0000000000000001", "name 1")] * 2,
             *[("0000000000000002", "name 2")] * 2,
             *[("0000000000000003", None)] * 2,

@@ -33,7 +33,7 @@ def test_what_the_first_did_not_say_a_later_one_may(store: DeadLetterStore) -> N
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
         (
             Pipeline(subscription=THEIRS.subscription),
@@ -43,9 +43,9 @@ def test_what_the_first_did_not_say_a_later_one_may(store: DeadLetterStore) -> N
         (Pipeline(subscription=OURS.subscription, topic=THEIRS.topic), "topics/ours, and TOPIC is"),
     ],
 )
-def test_another_is_refused(store: DeadLetterStore, other: Pipeline, told: str) -> None:
+def test_another_is_refused(store: DeadLetterStore, other: Pipeline, message: str) -> None:
     store.join(OURS)
-    with pytest.raises(MisconfiguredError, match=told):
+    with pytest.raises(MisconfiguredError, match=message):
         store.join(other)
     assert store.pipeline() == OURS
 

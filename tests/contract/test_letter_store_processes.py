@@ -95,7 +95,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def resume(process: subprocess.Popen[str]) -> None:
     """Let a process go on."""
     assert process.stdin is not None
     process.stdin.write("\n")
@@ -117,7 +117,7 @@ def test_two_processes_that_claim_the_same_dead_letters_never_both_get_one(tmp_p
     try:
         assert [line_of(process) for process in processes] == ["ready"] * 3
         for process in processes:
-            tell(process)
+            resume(process)
         got = [process.communicate(timeout=120)[0].split() for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0]
     finally:
@@ -162,10 +162,10 @@ def test_a_process_killed_as_it_keeps_leaves_all_or_nothing(tmp_path: Path) -> N
             for _ in range(moments):  # somewhere between the first statement and long after the last
                 path.exists()
             process.send_signal(signal.SIGKILL)
-            said = process.communicate(timeout=60)[0].splitlines()
+            printed = process.communicate(timeout=60)[0].splitlines()
         finally:
             end([process])
-        confirmed = max([turns, *(int(line.split()[1]) + 1 for line in said if line.startswith("kept"))])
+        confirmed = max([turns, *(int(line.split()[1]) + 1 for line in printed if line.startswith("kept"))])
         with sqlite_store(path) as store:
             count = store.count(Selection())
             assert count % 10 == 0

@@ -240,7 +240,7 @@ class TestPostgresqlVersions(VersionsContract):
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "message"),
     [
         ("", "not an address: sqlite:///PATH, or postgresql://USER:PASSWORD@HOST/DATABASE"),
         ("letters.sqlite3", "not an address: sqlite:///PATH, or postgresql://"),
@@ -250,8 +250,8 @@ class TestPostgresqlVersions(VersionsContract):
         ("oracle+oracledb://u:secret@host/d", "not supported: oracle"),
     ],
 )
-def test_what_is_no_address_of_a_store_is_refused_without_its_password(address: str, told: str) -> None:
-    with pytest.raises(MisconfiguredError, match=told) as caught:
+def test_what_is_no_address_of_a_store_is_refused_without_its_password(address: str, message: str) -> None:
+    with pytest.raises(MisconfiguredError, match=message) as caught:
         open_database(address)
     assert "secret" not in str(caught.value)
 
@@ -259,8 +259,8 @@ def test_what_is_no_address_of_a_store_is_refused_without_its_password(address: 
 def test_a_server_that_is_unavailable_is_named_with_what_to_check_on_one_line() -> None:
     with pytest.raises(TransientError) as caught:
         open_database("postgresql://u:secret@127.0.0.1:1/letters")
-    said = str(caught.value)
-    assert said.startswith("the database is unavailable or busy: ")
-    assert "Is the server running on that host" in said
-    assert said.isprintable()
-    assert "secret" not in said
+    message = str(caught.value)
+    assert message.startswith("the database is unavailable or busy: ")
+    assert "Is the server running on that host" in message
+    assert message.isprintable()
+    assert "secret" not in message

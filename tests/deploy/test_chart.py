@@ -151,10 +151,10 @@ def test_a_service_is_given_nothing_that_it_does_not_know_and_all_that_it_needs(
     for pod in services(example):
         (container,) = pod["spec"]["containers"]
         service = container["image"].rpartition("/")[2].partition(":")[0]
-        told = {each["name"]: each.get("value", "postgresql://db/letters") for each in container["env"]}
+        variables = {each["name"]: each.get("value", "postgresql://db/letters") for each in container["env"]}
         known = {variable_name(field) for field in SETTINGS[service].__dataclass_fields__.values()}
-        assert told.keys() - known <= {"SPARK_CONF_DIR", "SPARK_LOCAL_HOSTNAME"}
-        read_settings(SETTINGS[service], told | {name: str(file) for name in FILES & told.keys()})
+        assert variables.keys() - known <= {"SPARK_CONF_DIR", "SPARK_LOCAL_HOSTNAME"}
+        read_settings(SETTINGS[service], variables | {name: str(file) for name in FILES & variables.keys()})
         found.add(service)
 
     assert found >= {"cdc_consumer", "dead_letter"}
@@ -409,13 +409,13 @@ def test_driver_and_executors_have_the_key_that_the_tables_file_names() -> None:
 
 def test_what_the_page_has_kubectl_reach_is_there() -> None:
     page = (ROOT / "docs/how-to/deploy-on-google-cloud.md").read_text()
-    told = {(kind, name) for kind, name in re.findall(r"\b(deployment|statefulset|service)/([a-z-]+)", page)}
+    named = {(kind, name) for kind, name in re.findall(r"\b(deployment|statefulset|service)/([a-z-]+)", page)}
     there = {
         (one["kind"].lower(), one["metadata"]["name"]) for name in ("spanner", "bigtable") for one in rendered(name)
     }
 
-    assert {kind for kind, _name in told} == {"deployment", "statefulset", "service"}
-    assert told <= there
+    assert {kind for kind, _name in named} == {"deployment", "statefulset", "service"}
+    assert named <= there
 
 
 def test_readers_are_scaled_by_cpu_and_lag_and_consumers_by_the_oldest_message() -> None:

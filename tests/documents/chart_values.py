@@ -152,14 +152,14 @@ def _settings(settings: type) -> Mapping[str, Any]:
 
 
 def _setting(hint: Any, field: dataclasses.Field[Any]) -> Mapping[str, Any]:
-    hint, told = essential(hint), field.metadata
-    assert told["shown"] is not hidden, f"{field.name} is a secret: the chart takes it from one"
-    found: dict[str, Any] = {"description": told["description"]}
+    hint, metadata = essential(hint), field.metadata
+    assert metadata["shown"] is not hidden, f"{field.name} is a secret: the chart takes it from one"
+    found: dict[str, Any] = {"description": metadata["description"]}
     if typing.get_origin(hint) is typing.Literal:
         return found | {"enum": list(typing.get_args(hint))}
     found |= _TYPES.get(hint, _TEXT)
     if found["type"] in ("integer", "number"):
-        bounds = {"minimum": told["least"], "maximum": told["most"]}
+        bounds = {"minimum": metadata["least"], "maximum": metadata["most"]}
         found |= {name: value for name, value in bounds.items() if value is not None}
     if field.default not in (dataclasses.MISSING, None):
         found["default"] = value_shown(hint, field.default) if hint is not bool else field.default

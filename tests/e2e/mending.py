@@ -42,7 +42,7 @@ class Mending:
         dead_letters = start_dead_letter(self.processes, self.world.pipeline)
         wait_until_ready(self.processes, consumer, dead_letters, timeout=TIMEOUT)
 
-    def say(self, *words: str, code: int = 0) -> Any:
+    def answer(self, *words: str, code: int = 0) -> Any:
         """Run a command; return its document."""
         done = self.asked(*words)
         assert done.returncode == code, (words, done.stdout, done.stderr)
@@ -66,8 +66,8 @@ class Mending:
         try:
             self.processes.wait_until(there, f"{count} letters {filters}", TIMEOUT)
         except Exception as error:
-            told = "\n".join(f"{one['reason']}: {one['table']} {one['key']}: {one['detail']}" for one in found)
-            raise AssertionError(f"{error}\nthere are\n{told}") from error
+            reasons = "\n".join(f"{one['reason']}: {one['table']} {one['key']}: {one['detail']}" for one in found)
+            raise AssertionError(f"{error}\nthere are\n{reasons}") from error
         return found
 
     def rows(self, table: str) -> Mapping[int, tuple[Any, Any]] | None:

@@ -77,9 +77,9 @@ class Mirrored(ABC):
 
         ``settle`` is longer than changes take from commit to BigQuery.
         """
-        code, said = self._consumer("reconcile", self.name, "--settle", settle, *more)
-        assert said["not_compared"] == []
-        (found,) = said["tables"]
+        code, answer = self._consumer("reconcile", self.name, "--settle", settle, *more)
+        assert answer["not_compared"] == []
+        (found,) = answer["tables"]
         return code, found
 
     def differences(self, settle: str) -> tuple[int, Mapping[int, str]]:
@@ -90,8 +90,8 @@ class Mirrored(ABC):
     def snapshot(self, *more: str) -> Mapping[str, Any]:
         """Ask for a snapshot, or with ``--status`` how it is; return what is said of it."""
         whole = () if isinstance(self.pipeline, BigtablePipeline) or "--status" in more else (self.name,)
-        _code, said = self._command(self.pipeline.module, "snapshot", *whole, *more, "--json")
-        (found,) = [one for one in said["snapshots"] if one["table"] == self.name]
+        _code, answer = self._command(self.pipeline.module, "snapshot", *whole, *more, "--json")
+        (found,) = [one for one in answer["snapshots"] if one["table"] == self.name]
         return dict(found)
 
     def delete_missing_rows(self, since: str, *more: str) -> tuple[int, Mapping[str, Any]]:
@@ -110,7 +110,7 @@ class Mirrored(ABC):
     def _command(self, module: str, *arguments: str) -> tuple[int, Mapping[str, Any]]:
         """Run a command of the consumer or of the reader; return its exit code, and the object that it prints."""
         processes = self.rig.processes
-        told = {
+        environment = {
             **processes.environment,
             **self.pipeline.consumer_environment(processes.directory / "cdc_consumer-checkpoint"),
             **self.pipeline.reader_environment(),
@@ -118,7 +118,7 @@ class Mirrored(ABC):
             "PYTHONPATH": str(ROOT),
         }
         command = [sys.executable, "-m", module, *arguments]
-        ran = subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=300)
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert ran.stdout, (arguments, ran.stderr)
         return ran.returncode, json.loads(ran.stdout)
 

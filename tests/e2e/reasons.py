@@ -79,12 +79,12 @@ def columns(*more: tuple[str, str]) -> tuple[Column, ...]:
     return tuple(Column(name, kind) for name, kind in (*PLANE_COLUMNS, *more))
 
 
-def _unreadable(reason: Reason, told: str, data: bytes) -> Scenario:
+def _unreadable(reason: Reason, detail: str, data: bytes) -> Scenario:
     """Return the scenario of a message that no decoder can read: its source writes the row again."""
     header = a_header(reason.value)
     return Scenario(
         fix="never",
-        detail=told,
+        detail=detail,
         messages=[messages(reason, a_row(reason, GOOD)), a_message(header=header, data=data)],
         first=[GOOD],
         rewritten=[messages(reason, a_row(reason, BAD))],

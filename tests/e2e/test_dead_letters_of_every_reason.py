@@ -113,7 +113,7 @@ def test_dead_letters_of_every_reason_are_fixed_replayed_and_applied_and_a_secon
     everything.mending.start(consumer)
     everything.collected()
     everything.equal(reason for reason, scenario in SCENARIOS.items() if scenario.first)
-    groups = everything.mending.say("groups")["groups"]
+    groups = everything.mending.answer("groups")["groups"]
     assert Counter(group["reason"] for group in groups) == Counter(reason.value for reason in Reason)
 
     permanent_dead_letters_come_back_and_are_discarded(everything)
@@ -128,7 +128,7 @@ def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -
     mending = everything.mending
     never = with_fix("never")
     ids = [word for reason, _scenario in never for word in ("--id", everything.ids[reason])]
-    assert mending.say("replay", *ids, "--execute")["sent"] == len(never)
+    assert mending.answer("replay", *ids, "--execute")["sent"] == len(never)
     back = mending.dead_letters(len(never), *ids, "--state", "open")
     assert {dead_letter["attempts"] for dead_letter in back} == {2}, "the same dead letters, each failed once more"
     for reason, scenario in never:
@@ -138,8 +138,8 @@ def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -
         everything.world.publish(*scenario.rewritten)
         everything.fixed(reason)
     everything.equal(reason for reason, _scenario in never)
-    assert mending.say("discard", *ids, "--why", "written again at its source")["changed"] == len(never)
-    refused = mending.say("replay", *ids, "--execute")
+    assert mending.answer("discard", *ids, "--why", "written again at its source")["changed"] == len(never)
+    refused = mending.answer("replay", *ids, "--execute")
     assert (refused["sent"], refused["verdicts"]["not_open"]) == (0, len(never))
     assert {dead_letter["why"] for dead_letter in refused["dead_letters"]} == {
         "it is discarded: to send it all the same, restore it"
@@ -152,20 +152,20 @@ def dead_letters_fixed_while_the_consumer_runs_are_applied(everything: Everythin
     for reason, scenario in fixed:
         everything.fixed(reason)
         if scenario.edit:
-            mending.say("edit", everything.ids[reason], *scenario.edit, "--why", "a word for a number")
+            mending.answer("edit", everything.ids[reason], *scenario.edit, "--why", "a word for a number")
         if scenario.statement:
             everything.world.stand_in.run(scenario.statement.format(table=everything.table(reason)))
     everything.world.fix()
     ((forced, _scenario),) = with_fix("forced")
 
     wanted = [word for reason, _scenario in fixed for word in ("--reason", reason.value)]
-    assert mending.say("replay", *wanted)["verdicts"]["send"] == len(fixed) - 1, "a dry run"
-    document = mending.say("replay", *wanted, "--execute", code=1)
+    assert mending.answer("replay", *wanted)["verdicts"]["send"] == len(fixed) - 1, "a dry run"
+    document = mending.answer("replay", *wanted, "--execute", code=1)
     assert (document["sent"], document["verdicts"]["too_old_to_be_safe"]) == (len(fixed) - 1, 1)
-    (told,) = [one["why"] for one in document["dead_letters"] if one["reason"] == forced.value]
-    assert "could bring a deleted row back" in told
+    (why,) = [one["why"] for one in document["dead_letters"] if one["reason"] == forced.value]
+    assert "could bring a deleted row back" in why
     everything.equal(reason for reason, _scenario in fixed if reason is not forced)
-    assert mending.say("replay", "--reason", forced.value, "--force", "--execute")["sent"] == 1
+    assert mending.answer("replay", "--reason", forced.value, "--force", "--execute")["sent"] == 1
     everything.equal([forced])
 
 
@@ -180,7 +180,7 @@ def dead_letters_fixed_by_the_tables_file_are_applied(everything: Everything, co
     wait_until_ready(mending.processes, consumer, timeout=TIMEOUT)
     reasons = [reason for reason, _scenario in with_fix("tables file")]
     wanted = [word for reason in reasons for word in ("--reason", reason.value)]
-    assert mending.say("replay", *wanted, "--execute")["sent"] == len(reasons)
+    assert mending.answer("replay", *wanted, "--execute")["sent"] == len(reasons)
     for reason in reasons:
         everything.fixed(reason)
     everything.equal(reasons)
@@ -198,8 +198,8 @@ def newer_rows_stay_whatever_is_replayed(everything: Everything, consumer: Servi
     for known in ("", dataset):
         mending.environment["BIGQUERY_DATASET"] = known
         handled = counter(consumer, "leases_acked")
-        assert mending.say("restore", "--all", "--state", "replayed")["changed"] == len(applied)
-        document = mending.say("replay", "--all", "--force", "--execute")
+        assert mending.answer("restore", "--all", "--state", "replayed")["changed"] == len(applied)
+        document = mending.answer("replay", "--all", "--force", "--execute")
         whole = Reason.NOT_APPLIED_IN_TIME  # a message of two changes: nobody asks the mirror about it
         superseded = len(applied) - 1 if known else 0
         assert (document["sent"], document["verdicts"]["superseded"]) == (len(applied) - superseded, superseded), whole

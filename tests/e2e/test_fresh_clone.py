@@ -67,9 +67,9 @@ def test_make_run_needs_nothing_else_ends_with_equal_tables_and_leaves_nothing_r
     assert clone.type("git status --porcelain").stdout == "", "it leaves nothing that git would ask about"
 
 
-def check_report(said: str) -> None:
+def check_report(output: str) -> None:
     """Check what a run says of tables, columns added in mid-stream, snapshots, history, change log and dead letters."""
-    tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", said)
+    tables = re.findall(r"│ (GoogleSQL|PostgreSQL|Bigtable) +│ (\w+) +│ +[\d,]+ │ +none │", output)
     assert sorted(tables) == [
         *(("Bigtable", table) for table in ("airport_traffic", "hourly_weather")),
         *(("GoogleSQL", table) for table in ("airlines", "airports", "flights", "planes", "runways")),
@@ -78,7 +78,7 @@ def check_report(said: str) -> None:
     added = re.findall(
         r"column added in mid-stream: (\S+) \((\S+)\) after [\d.]+ s, in BigQuery [\d.]+ s later\n"
         r"  ([\d,]+) of ([\d,]+) rows hold it, changed since [\d:.]+; the first was ",
-        said,
+        output,
     )
     assert [one[:2] for one in added] == [
         ("flights.aircraft", "GoogleSQL"),
@@ -87,17 +87,17 @@ def check_report(said: str) -> None:
     assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
     ((changes, committed),) = re.findall(
         r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; each as it was written",
-        said,
+        output,
     )
     assert changes == committed
-    ((source, completed),) = re.findall(r"^images completed of (\w+): ([\d,]+) updates", said, re.MULTILINE)
+    ((source, completed),) = re.findall(r"^images completed of (\w+): ([\d,]+) updates", output, re.MULTILINE)
     assert (source, completed != "0") == ("flights", True)
     began = r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +(inserted|there before)$"
-    assert re.search(began, said, re.MULTILINE)
+    assert re.search(began, output, re.MULTILINE)
     snapshots = re.findall(
         r"^snapshot of (\w+): ([\d,]+) rows that were there before the change stream, "
         r"([\d,]+) published while ([\d,]+) changes were committed$",
-        said,
+        output,
         re.MULTILINE,
     )
     assert [source for source, *_ in snapshots] == ["flights", "weather", "airport_traffic"]
@@ -105,32 +105,32 @@ def check_report(said: str) -> None:
     assert all(before == published for source, (before, published, _) in taken.items() if source != "airport_traffic")
     assert taken["airport_traffic"][1] >= taken["airport_traffic"][0] > 0  # with what came meanwhile
     assert taken["flights"][2] > 0  # the others have so few rows that all are there at once
-    reconciled = re.findall(r"^reconcile, (\w+): (\d+) tables? equal, [\d,]+ rows$", said, re.MULTILINE)
+    reconciled = re.findall(r"^reconcile, (\w+): (\d+) tables? equal, [\d,]+ rows$", output, re.MULTILINE)
     assert reconciled == [("flights", "5"), ("weather", "2"), ("hourly_weather", "1"), ("airport_traffic", "1")]
     assert re.search(
         r"^delete-missing-rows, flights: a row of airlines that Spanner never had is deleted, \d+ others stay$",
-        said,
+        output,
         re.MULTILINE,
     )
     ((entries, kinds),) = re.findall(
-        r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", said
+        r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", output
     )
     counted = {kind: int(number.replace(",", "")) for number, kind in re.findall(r"([\d,]+) ([A-Z_]+)", kinds)}
     assert counted.keys() == {"SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"}
     assert sum(counted.values()) == int(entries.replace(",", ""))
-    ((split, merged),) = re.findall(r"hourly_weather (\d+) split, (\d+) merged", said)
+    ((split, merged),) = re.findall(r"hourly_weather (\d+) split, (\d+) merged", output)
     assert int(split) > 0
     assert int(split) >= int(merged)
     ((conflicts, replayed),) = re.findall(
         r"^dead letters: \d+ collected \((\d+) schema_conflict, 1 undecodable, 1 value_does_not_fit\)\n"
         r"  (\d+) replayed and applied once their table was fixed; "
         r"1 superseded, for their row was corrected at its source; 1 discarded; none is open$",
-        said,
+        output,
         re.MULTILINE,
     )
     assert int(replayed) >= int(conflicts) >= 9
     for source in ("Spanner", "Bigtable"):
-        assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", said, re.MULTILINE)
+        assert re.search(rf"^{source}, commit to queryable: p50 [\d.]+ s, p99 .* 0 unseen\)$", output, re.MULTILINE)
 
 
 def test_the_commands_that_make_up_prints_work_and_make_down_stops_everything(clone: Clone) -> None:

@@ -43,20 +43,20 @@ def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_na
                 patience, pause = timedelta(seconds=200), timedelta(seconds=0.5)  # each try opens a connection
                 wait_until(a_row_is_changed_behind_its_back, "the table", timeout=patience, pause=pause)
                 break
-        said = "".join(before) + run.stdout.read()
+        output = "".join(before) + run.stdout.read()
 
-    assert run.returncode == 1, said
-    assert "discarded; none is open\n" in said
-    assert "BigQuery does NOT equal Spanner" in said
+    assert run.returncode == 1, output
+    assert "discarded; none is open\n" in output
+    assert "BigQuery does NOT equal Spanner" in output
     assert re.search(
-        r"differs: airlines\[UA\]: name is 'changed behind its back' in BigQuery and '.+' in Spanner", said
+        r"differs: airlines\[UA\]: name is 'changed behind its back' in BigQuery and '.+' in Spanner", output
     )
-    assert said.count("differs: ") == 1, "every other column of every row is equal"
-    (asked,) = re.findall(r"^reconcile, .*airlines.*$", said, re.MULTILINE)
+    assert output.count("differs: ") == 1, "every other column of every row is equal"
+    (asked,) = re.findall(r"^reconcile, .*airlines.*$", output, re.MULTILINE)
     assert '["UA"] different' in asked
     assert (
         "delete-missing-rows, flights: delete-missing-rows ended with exit code 1; older, deleted, left: [2, 1, 0]\n"
-        in said
+        in output
     ), "the changed row is older than the snapshot too; Spanner has it, so it stays"
     assert "bigtable_emulator.log" not in logs()
     assert running(mark) == []
@@ -70,10 +70,10 @@ def logs() -> set[str]:
 def a_row_is_changed_behind_its_back() -> bool:
     """Write a row past the pipeline that no change from Spanner can win over; tell whether its table is there yet."""
     log = ROOT / ".run" / "run" / "bigquery_stand_in.log"
-    (said,) = [line for line in log.read_text().splitlines() if "grpc_port" in line]
+    (addresses,) = [line for line in log.read_text().splitlines() if "grpc_port" in line]
     stream = f"projects/{PROJECT}/datasets/millrace/tables/airlines/streams/_default"
     row = {"carrier": "UA", "name": "changed behind its back", "_CHANGE_TYPE": "UPSERT"}
-    with Writing(f"127.0.0.1:{json.loads(said)['grpc_port']}", stream, row_message(UPSERT)) as writing:
+    with Writing(f"127.0.0.1:{json.loads(addresses)['grpc_port']}", stream, row_message(UPSERT)) as writing:
         try:
             answer = writing.append([row | {"_CHANGE_SEQUENCE_NUMBER": "F" * 16}])
         except grpc.RpcError as error:

@@ -196,8 +196,8 @@ class Deployment:
     def snapshot(self, pipeline: AnyPipeline, *more: str) -> Sequence[Mapping[str, Any]]:
         """Ask for a snapshot of a source's tables, or with ``--status`` how they are."""
         whole = () if isinstance(pipeline, BigtablePipeline) or "--status" in more else ("--all",)
-        _code, said = self.command(pipeline.module, "snapshot", *whole, *more, pipeline=pipeline)
-        found: Sequence[Mapping[str, Any]] = said["snapshots"]
+        _code, answer = self.command(pipeline.module, "snapshot", *whole, *more, pipeline=pipeline)
+        found: Sequence[Mapping[str, Any]] = answer["snapshots"]
         return found
 
     def delete_missing_rows(self, mirrors: tuple[AnyPipeline, Sequence[str]], before: str | None = None) -> None:

@@ -14,7 +14,7 @@ from tests.worlds.spark_cluster import SparkCluster
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LIMIT = 5
-FLOOD = 60
+MESSAGES = 60
 CHANGES = 8
 
 
@@ -52,7 +52,7 @@ def let_both_tasks_wait(world: World, consumer: Service) -> None:
 def test_poison_on_all_executors_passes_no_more_than_the_limit_with_a_restart_counted_in(
     world: World, cluster: SparkCluster
 ) -> None:
-    garbage = [dict(a_message(data=b"{ %d" % n)) | {"ordering_key": f"k/{n}"} for n in range(FLOOD)]
+    garbage = [dict(a_message(data=b"{ %d" % n)) | {"ordering_key": f"k/{n}"} for n in range(MESSAGES)]
     settings = {"POISON_LIMIT": f"{LIMIT}", "MICRO_BATCH_MESSAGES": "8"}
     world.publish(*garbage)
     passed = 0
@@ -61,8 +61,8 @@ def test_poison_on_all_executors_passes_no_more_than_the_limit_with_a_restart_co
         consumer = world.launch("first", **kind, **settings, **more)
         consumer.process.expected_to_end = True
         assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
-        told = [event["error"] for event in events(consumer.process, "service_misconfigured")]
-        assert "messages cannot be applied (undecodable" in told[-1]
+        errors = [event["error"] for event in events(consumer.process, "service_misconfigured")]
+        assert "messages cannot be applied (undecodable" in errors[-1]
         passed += len(world.letters())
         assert passed <= LIMIT
 

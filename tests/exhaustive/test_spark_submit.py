@@ -78,5 +78,5 @@ def test_the_driver_that_is_submitted_applies_drains_and_ends_with_the_consumers
     refused = cluster.start(world.processes, driver, "refused", SUBSCRIPTION=None)
     refused.expected_to_end = True
     assert refused.wait(TIMEOUT) == 2
-    (told,) = events(refused, "service_misconfigured")
-    assert "SUBSCRIPTION is not set" in told["error"]
+    (refusal,) = events(refused, "service_misconfigured")
+    assert "SUBSCRIPTION is not set" in refusal["error"]

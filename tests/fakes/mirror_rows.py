@@ -24,7 +24,7 @@ class FakeMirrorRows:
         self._writer = writer
         self.deleted_before: dict[str, int] = {}
         self.queries = 0
-        self.told = 0
+        self.announced_at = 0
         """When mirrors that were made anew came to say that they are complete, in microseconds."""
 
     def find(self, name: str) -> MirrorTable:
@@ -55,7 +55,7 @@ class FakeMirrorRows:
 
     def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
         name = mirror.definition.identity
-        if self.told > announced_by:
+        if self.announced_at > announced_by:
             return False
         self.deleted_before[name] = max(before, self.deleted_before.get(name, 0))
         return True

@@ -66,7 +66,7 @@ class FakeTables:
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
         name = definition.identity
-        self._fail_if_told(name)
+        self._fail_if_planned(name)
         after = max(self.made_at.get(name, 0), self.resync_after.get(name, 0))
         if min(since, read_since) > after and since > self.complete_since.get(name, 0):
             self.effects.note(f"complete {name}")
@@ -76,7 +76,7 @@ class FakeTables:
 
     def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
         identity = f"{dataset}.{name}" if dataset else name
-        self._fail_if_told(identity)
+        self._fail_if_planned(identity)
         found = self.there.get(identity)
         if found is not None and not found.append_only and at > self.dead_letters.get(identity, 0):
             if name in self.unlabelled:
@@ -88,7 +88,7 @@ class FakeTables:
         name = definition.identity
         if self.complete_since.get(name, 0) > newest:
             return
-        self._fail_if_told(name)
+        self._fail_if_planned(name)
         if name in self.unlabelled:
             raise NotLabelledError(f"table {name}: its labels may not be written")
         self.effects.note(f"pending resync of {name}")
@@ -108,7 +108,7 @@ class FakeTables:
         name = definition.identity
         if self.dataset_refused and not definition.dataset:
             raise DatasetRefusedError("the dataset may not be read; give this identity a role on it")
-        self._fail_if_told(name)
+        self._fail_if_planned(name)
         found = self.there.get(name)
         if found is None:
             self.effects.note(f"create {name}")
@@ -143,12 +143,12 @@ class FakeTables:
         mirror = replace(definition, name=definition.instead_of).identity
         found = self.there.get(mirror) if definition.instead_of else None
         if found is not None and found.mirror_of == definition.mirror_of and not found.append_only:
-            self._fail_if_told(mirror)
+            self._fail_if_planned(mirror)
             self.effects.note(f"leave out {mirror}")
             self.pending_resync[mirror] = LEFT_OUT
             self.complete_since.pop(mirror, None)
 
-    def _fail_if_told(self, name: str) -> None:
+    def _fail_if_planned(self, name: str) -> None:
         if self.away or self.interrupted(name):
             self.away = max(0, self.away - 1)
             raise UnansweredError("no answer") if self.unanswered else TransientError("BigQuery is away")

@@ -100,13 +100,13 @@ class Mirror:
         """Compare tables with what the source answers; return the exit code and what was printed."""
         out = io.StringIO()
         words = [*arguments, "--settle", "0s", "--source", SOURCE]
-        told = parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words)
-        return reconcile(told, self.environment(), Stop(), out), out.getvalue()
+        given = parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words)
+        return reconcile(given, self.environment(), Stop(), out), out.getvalue()
 
     def delete_missing_rows(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
         out = io.StringIO()
         environ = self.environment() | {"SOURCE_ROWS": SOURCE}
-        told = parsed(
+        given = parsed(
             COMMAND_LINE,
             DeleteMissingRowsCommand,
             "delete-missing-rows",
@@ -116,7 +116,7 @@ class Mirror:
             "--json",
             *arguments,
         )
-        code = delete_missing_rows_command(told, environ, out, Stop())
+        code = delete_missing_rows_command(given, environ, out, Stop())
         return code, json.loads(out.getvalue())
 
 

@@ -66,8 +66,8 @@ class Readers(ABC):
 
     def status(self) -> tuple[int | None, Mapping[str, Any]]:
         """Return the exit code and the document of `status`."""
-        code, said = self.run_command("status", "--json")
-        return code, json.loads(said)
+        code, output = self.run_command("status", "--json")
+        return code, json.loads(output)
 
     def wait(
         self,

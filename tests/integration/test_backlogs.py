@@ -86,7 +86,7 @@ def test_retention_left_is_that_of_the_subscription_that_loses_messages_first(
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "says"),
+    ("status", "error", "message"),
     [
         (403, MisconfiguredError, "roles/monitoring.viewer"),
         (429, TransientError, "HTTP 429"),
@@ -96,11 +96,11 @@ def test_retention_left_is_that_of_the_subscription_that_loses_messages_first(
     ],
 )
 def test_an_answer_that_is_an_error_reports_whether_the_next_one_may_be_none(
-    backlogs: MonitoredBacklogs, monitoring: MonitoringServer, status: int, error: type[Exception], says: str
+    backlogs: MonitoredBacklogs, monitoring: MonitoringServer, status: int, error: type[Exception], message: str
 ) -> None:
     monitoring.error = status
 
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         asyncio.run(backlogs.read())
 
     monitoring.error = 0

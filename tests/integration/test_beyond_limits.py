@@ -104,9 +104,9 @@ class TestDeadLetters:
         tables.ensure(PLANES)
         refuse(stand_in, reason, method, "planes", times=3)
         with capture_logs() as logs:
-            told = [note_dead_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000)) for _ in range(4)]
+            notes = [note_dead_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000)) for _ in range(4)]
 
-        assert [bool(why) for why in told] == [True, True, True, False]
+        assert [bool(why) for why in notes] == [True, True, True, False]
         assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 10 * MINUTE
         assert [line["event"] for line in logs if "not_" in line["event"]] == ["dead_letters_not_noted"] * 3
 
@@ -209,8 +209,8 @@ class TestTables:
                 return list(inspect_dataset(stand_in.client, storage, PROJECT, stand_in.dataset))
 
         refuse(stand_in, reason, method)
-        told = [one for one in found() if "no more calls" in one.detail]
-        assert [one.fix for one in told] == ["ask again in a minute"]
+        refused = [one for one in found() if "no more calls" in one.detail]
+        assert [one.fix for one in refused] == ["ask again in a minute"]
         refuse(stand_in, "accessDenied", method)
         assert any("roles/bigquery.dataEditor" in one.fix for one in found())
 

@@ -219,10 +219,10 @@ def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: F
     assert first == InspectedTable(frozenset({"f", "g"}), first.clusters, 2 * 86_400.0, CLUSTER)
     table.modify({"id": "g", "drop": True}, {"id": "h", "create": {}})
     table.retain(timedelta(days=1))
-    with front.failing("GetAppProfile", status="PERMISSION_DENIED"), capture_logs() as said:
+    with front.failing("GetAppProfile", status="PERMISSION_DENIED"), capture_logs() as logs:
         unseen = asyncio.run(seen(twice=True))
     assert unseen == replace(first, families=frozenset({"f", "h"}), retention=86_400, routed_to=None)
-    assert [line["log_level"] for line in said if line["event"] == "app_profile_not_seen"] == ["warning", "debug"]
+    assert [line["log_level"] for line in logs if line["event"] == "app_profile_not_seen"] == ["warning", "debug"]
     table.retain(None)
     with pytest.raises(MisconfiguredError, match="no longer has a change stream"):
         asyncio.run(seen())

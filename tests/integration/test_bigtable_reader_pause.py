@@ -18,14 +18,14 @@ def pipeline(front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]) -
 
 def test_a_paused_stream_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: BigtablePipeline) -> None:
     front, table = pipeline.table.front, pipeline.table
-    code, said = pipeline.run_command("pause")
-    assert (code, "start the reader first" in said) == (2, True)
+    code, output = pipeline.run_command("pause")
+    assert (code, "start the reader first" in output) == (2, True)
     reader = pipeline.start(SNAPSHOT="never")  # one under way could still publish rows once the stream is let go
     table.write(b"a", set_cell("f", b"q", b"before"))
     pipeline.wait_until_equal("f")
     for what in ("pause", "resume", "snapshot"):
-        code, said = pipeline.run_command(what, CHANGE_STREAM_NAME="nothere")
-        assert (code, "BIGTABLE_TABLE" in said, "row was deleted" in said) == (2, True, False)
+        code, output = pipeline.run_command(what, CHANGE_STREAM_NAME="nothere")
+        assert (code, "BIGTABLE_TABLE" in output, "row was deleted" in output) == (2, True, False)
     unasked = f"{table.name.rpartition('/')[2]}: no snapshot was asked for\n"  # so nothing was written
     assert pipeline.run_command("snapshot", "--status", CHANGE_STREAM_NAME="nothere") == (0, unasked)
     assert pipeline.run_command("pause")[0] == 0

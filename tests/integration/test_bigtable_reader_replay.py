@@ -155,12 +155,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_what_is_published_under_churn_is_what_the_table_holds(world: World, first: int) -> None:
     seeds = range(first, first + AT_ONCE)
-    with capture_logs() as said:
+    with capture_logs() as logs:
         found = world.runner.run(all_of(world.front, seeds))
 
     assert {seed: one.wrong for seed, one in zip(seeds, found, strict=True) if one.wrong} == {}
     assert all(one.reshaped for one in found), "there was churn"
-    if not any(line["event"] in ("lease_lost", "positions_not_saved") for line in said):
+    if not any(line["event"] in ("lease_lost", "positions_not_saved") for line in logs):
         assert [one.repeated for one in found] == [0] * AT_ONCE, "every position was handed on exactly"
 
 
@@ -191,8 +191,8 @@ async def replay(front: Front, channels: BigtableChannels, seed: int) -> Found:
     await pipeline.begin()
     held = await live(pipeline, seed)
 
-    told, repeated = rows_of_entries(pipeline.topic.batches)
-    wrong = differing(told, held)
+    logged, repeated = rows_of_entries(pipeline.topic.batches)
+    wrong = differing(logged, held)
     if pipeline.outputs.images is not None:
         wrong |= differing(rows_of_images(pipeline.topic.batches, pipeline.images), held)
     await asyncio.to_thread(front.tables.delete_table, name=table.name)
@@ -219,12 +219,12 @@ async def live(pipeline: Pipeline, seed: int) -> dict[bytes, Cells]:
     return held
 
 
-def differing(told: dict[bytes, Cells], held: dict[bytes, Cells]) -> dict[bytes, tuple[object, object]]:
+def differing(logged: dict[bytes, Cells], held: dict[bytes, Cells]) -> dict[bytes, tuple[object, object]]:
     """Return the rows that are not the same."""
     return {
-        row_key: (told.get(row_key), held.get(row_key))
-        for row_key in told.keys() | held.keys()
-        if told.get(row_key) != held.get(row_key)
+        row_key: (logged.get(row_key), held.get(row_key))
+        for row_key in logged.keys() | held.keys()
+        if logged.get(row_key) != held.get(row_key)
     }
 
 

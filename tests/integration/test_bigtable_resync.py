@@ -33,8 +33,8 @@ class Marking(Snapshotting):
 
     def pending_resync(self) -> list[Mapping[str, Any]]:
         """Return what `status` says of it."""
-        code, said = self.status()
-        found: list[Mapping[str, Any]] = said["pending_resync"]
+        code, answer = self.status()
+        found: list[Mapping[str, Any]] = answer["pending_resync"]
         assert code == 1 or not found
         return found
 
@@ -47,10 +47,10 @@ def pipeline(front: Front, bigtable_pipeline: Callable[..., Marking]) -> Marking
 
 def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being_asked_for(pipeline: Marking) -> None:
     readers = [pipeline.start(RESYNC="automatic", **SOON) for _reader in range(2)]
-    pipeline.wait_until_said(1)
+    pipeline.wait_until_complete(1)
     pipeline.fill()
     pipeline.drop_g()
-    pipeline.wait_until_said(2)
+    pipeline.wait_until_complete(2)
     pipeline.delete_missing_rows()
 
     assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
@@ -73,8 +73,8 @@ def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking
     assert [(why["kind"], why["families"]) for why in marked["why"]] == [("families_dropped", ["g"])]
     assert "services.bigtable_reader snapshot`" in marked["fix"]
     assert "pending resync since" in pipeline.run_command("doctor")[1]
-    code, said = pipeline.run_command("synced")
-    assert (code, "taken away: families dropped" in said) == (0, True), said
+    code, output = pipeline.run_command("synced")
+    assert (code, "taken away: families dropped" in output) == (0, True), output
     assert pipeline.pending_resync() == []
     assert pipeline.run_command("synced")[0] == 2
     pipeline.start(SNAPSHOT="never", **SOON)

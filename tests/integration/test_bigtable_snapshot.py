@@ -65,7 +65,7 @@ def test_a_snapshot_killed_repeatedly_publishes_all_rows_and_restarts_no_finishe
         reader.kill()
         saved = pipeline.saved()
     readers += [(pipeline.start(LEASE_DURATION="2s"), saved) for _reader in range(2)]
-    pipeline.wait_until_said(1)
+    pipeline.wait_until_complete(1)
     pipeline.wait_until_equal("f", "g")
 
     assert '"snapshot_requested"' in readers[0][0].output()
@@ -73,8 +73,8 @@ def test_a_snapshot_killed_repeatedly_publishes_all_rows_and_restarts_no_finishe
     assert done(saved)
     for reader, known in readers:
         check_goes_on(reader, known)
-    code, said = pipeline.command("--status", "--json")
-    (shown,) = json.loads(said)["snapshots"]
+    code, output = pipeline.command("--status", "--json")
+    (shown,) = json.loads(output)["snapshots"]
     assert (code, shown["state"], shown["ranges_left"]) == (0, "DONE", 0)
     assert shown["rows"] <= ROWS
 
@@ -102,8 +102,8 @@ def test_a_key_range_is_read_alone_and_a_cancelled_snapshot_is_never_complete(
     name = pipeline.table.name.rpartition("/")[2]
     assert pipeline.command("--status") == (0, f"{name}: no snapshot was asked for\n")
     assert "all rows would be read" in pipeline.command("--dry-run")[1]
-    code, said = pipeline.command("--after", "04", "--until", "09", "--watch", "--json")
-    (shown,) = json.loads(said)["snapshots"]
+    code, output = pipeline.command("--after", "04", "--until", "09", "--watch", "--json")
+    (shown,) = json.loads(output)["snapshots"]
     assert (code, shown["state"], shown["rows"], shown["keys"]) == (0, "DONE", 5, ["[04\\x00, 09\\x00)"])
     pipeline.pull()
     assert sorted(key for key, _sequence, _row in pipeline.arrived) == [b"%02d" % number for number in range(5, 10)]
@@ -114,8 +114,8 @@ def test_a_key_range_is_read_alone_and_a_cancelled_snapshot_is_never_complete(
     assert "watches something else" in pipeline.command(TABLES_FILE=str(older))[1]
     assert "given up" in pipeline.command("--cancel", TABLES_FILE=str(older))[1]
     assert "nothing was left" in pipeline.command("--cancel")[1]
-    _code, said = pipeline.command("--status", "--json")
-    (shown,) = json.loads(said)["snapshots"]
+    _code, output = pipeline.command("--status", "--json")
+    (shown,) = json.loads(output)["snapshots"]
     assert (shown["state"], shown["complete_since"]) == ("CANCELLED", None)
     assert pipeline.lines == set()
 
@@ -143,9 +143,9 @@ def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_
     pipeline.processes.wait_until(lambda: shows(fix), "the status to show the fix", TIMEOUT)
     stop(reads_no_further)
     pipeline.start(LEASE_DURATION="2s")
-    code, said = pipeline.command("--status", "--watch")
-    assert (code, "30 rows, complete since" in said) == (0, True), said
-    pipeline.wait_until_said(1)
+    code, output = pipeline.command("--status", "--watch")
+    assert (code, "30 rows, complete since" in output) == (0, True), output
+    pipeline.wait_until_complete(1)
 
 
 def test_a_change_log_alone_takes_none(pipeline: Snapshotting, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -82,10 +82,10 @@ def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
     older = tmp_path / "tables.toml"
     older.write_text('[tables."*"]\nvalues = "text"\nversions = 2\n')
 
-    code, said = pipeline.run_command("rows", TABLES_FILE=str(older))
+    code, output = pipeline.run_command("rows", TABLES_FILE=str(older))
 
     assert code == MISCONFIGURED
-    assert "watches something else than that of the reader that inspected the table last (values, versions)" in said
+    assert "watches something else than that of the reader that inspected the table last (values, versions)" in output
 
 
 def test_rows_with_another_topic_than_the_readers_lists_rows_and_publishes_none(

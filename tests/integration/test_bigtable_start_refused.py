@@ -78,19 +78,19 @@ def test_a_start_that_a_disabled_stream_or_another_routing_refuses_requests_a_re
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("option", "why"),
     [
         ('masked_columns = { row_key = "null" }', "masked_columns names column row_key .* in its primary key"),
         ('keep = "6d"', 'keep = "6d" of table .* shorter than the 7d that its change stream retains'),
     ],
 )
 def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_line_before_anything_is_made(
-    front: Front, said: str, why: str
+    front: Front, option: str, why: str
 ) -> None:
     async def scenario() -> None:
         starting = Starting(front, retention=timedelta(days=7))
         with pytest.raises(MisconfiguredError, match=f"^line 3 of the tables file: {why}"):
-            await starting.start(f'[defaults]\nmode = "both"\n{said}\n')
+            await starting.start(f'[defaults]\nmode = "both"\n{option}\n')
         listed = front.tables.list_tables({"parent": INSTANCE})
         assert starting.settings.partition_table not in {table.name.rpartition("/")[2] for table in listed}
         await starting.channels.close()

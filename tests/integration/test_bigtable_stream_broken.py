@@ -132,13 +132,13 @@ def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning()
     async def scenario(channels: BigtableChannels) -> None:
         found.extend(await read(channels))
 
-    with capture_logs() as said:
+    with capture_logs() as logs:
         run(Server(records=[RECORD(close_stream=closing)]), scenario)
 
     (record,) = found
     assert isinstance(record, CloseStream)
     assert record.children == (Child(RangeToken(KeyRange(b"a", b"b"), "t"), KeyRange(b"a", b"b")),)
-    assert [(line["event"], line["log_level"], line["amiss"]) for line in said] == [
+    assert [(line["event"], line["log_level"], line["amiss"]) for line in logs] == [
         ("stream_closed_inconsistently", "warning", "closed with 1 tokens for 2 new partitions")
     ]
 

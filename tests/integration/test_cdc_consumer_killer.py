@@ -26,7 +26,7 @@ from tests.worlds.consumer import World, acks, ends
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
 TIMEOUT = timedelta(minutes=8)
-SUSPECT, CRASHES = 3, 3
+SUSPECTED, CRASHES = 3, 3
 """At which delivery a message is handled last, and after how many crashes it is dead-lettered undecoded."""
 MEMORY, WIDE, MANY = "3072", 1_000, 100_000
 """Megabytes that a worker may address (it starts with two thirds of that), and a table of 2 GB in columns."""
@@ -65,7 +65,7 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_dead
 def alone_in_its_harm(world: World, deadly: Mapping[str, Any], **settings: str) -> tuple[Sequence[str], DeadLetter]:
     """Check that a message ends some processes and holds up no other; return how these failed, and its dead letter."""
     world.publish(deadly)
-    world.deliver(until=SUSPECT - 1)
+    world.deliver(until=SUSPECTED - 1)
     for table in ("planes", "pilots"):
         header = a_header(table)
         world.publish(*[a_message(a_change(n % 10, n + 1), header=header) for n in range(50)])

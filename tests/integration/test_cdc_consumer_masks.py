@@ -87,8 +87,8 @@ def test_live_snapshot_and_replayed_rows_have_one_digest_in_mirror_and_history_a
         "SELECT Id, JSON_VALUE(_millrace_old_values, '$.digest') FROM Things_changelog ORDER BY Id"
     )
     assert old == expected
-    code, said = mirror.reconcile("Things")
-    assert code == 0, said
+    code, text = mirror.reconcile("Things")
+    assert code == 0, text
     assert ends(consumer) == 0
 
 
@@ -111,8 +111,8 @@ def test_another_key_is_pending_resync_and_a_missing_one_stops_the_start_with_no
     assert why["error"].startswith(f"line 1 of the tables file: mask_key_file = '{key}' cannot be read")
 
     key.write_bytes(OTHER_KEY)
-    code, said = mirror.reconcile("Things")
-    assert (code, "was written with other masks than this command has: line 1 of the tables file" in said) == (2, True)
+    code, text = mirror.reconcile("Things")
+    assert (code, "was written with other masks than this command has: line 1 of the tables file" in text) == (2, True)
     consumer = world.start("consumer", TABLES_FILE=str(file))
     world.processes.wait_until(acks(consumer, 1), "what was published meanwhile to be acked", TIMEOUT)
 

@@ -33,8 +33,8 @@ def test_a_checkpoint_has_one_consumer_until_that_is_killed(tmp_path: Path) -> N
         assert other.stdout.readline() == "owned\n"
 
         owner = rf"process {other.pid} on {socket.gethostname()}"
-        told = rf"another consumer \({owner}\) uses the checkpoint .*CHECKPOINT_LOCATION of its own"
-        with pytest.raises(MisconfiguredError, match=told), owned_checkpoint(str(checkpoint)):
+        message = rf"another consumer \({owner}\) uses the checkpoint .*CHECKPOINT_LOCATION of its own"
+        with pytest.raises(MisconfiguredError, match=message), owned_checkpoint(str(checkpoint)):
             pass
         with owned_checkpoint(str(tmp_path / "another")):
             pass
@@ -55,9 +55,9 @@ def test_a_consumer_that_cannot_write_its_checkpoint_ends_with_the_setting_and_w
 
     assert main([]) == MISCONFIGURED
 
-    said = capsys.readouterr().err
-    assert f"checkpoint {tmp_path}/file/checkpoint cannot be used: Not a directory" in said
-    assert "CHECKPOINT_LOCATION" in said
+    output = capsys.readouterr().err
+    assert f"checkpoint {tmp_path}/file/checkpoint cannot be used: Not a directory" in output
+    assert "CHECKPOINT_LOCATION" in output
 
 
 def test_of_a_damaged_checkpoint_sparks_files_alone_are_moved_and_only_the_last_ones_stay(tmp_path: Path) -> None:

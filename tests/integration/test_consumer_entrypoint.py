@@ -21,7 +21,7 @@ spark.master=k8s\://https\://kubernetes.default.svc\:443
 spark.driver.memoryOverhead=2g
 spark.driver.memory=3g
 """
-TOLD = {
+OF_AN_EXECUTOR = {
     "SPARK_EXECUTOR_MEMORY": "1g",
     "SPARK_EXECUTOR_ID": "3",
     "SPARK_EXECUTOR_CORES": "2",
@@ -34,7 +34,7 @@ TOLD = {
 
 
 def started(
-    directory: Path, *arguments: str, told: Mapping[str, str], program: str
+    directory: Path, *arguments: str, given: Mapping[str, str], program: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the entrypoint with an echo in the place of a program; its output is what that is given, word by word."""
     echo = directory / program
@@ -42,7 +42,7 @@ def started(
     echo.chmod(0o755)
     path = f"{directory}:{Path(sys.executable).parent}:/usr/bin:/bin"
     return subprocess.run(
-        [ENTRYPOINT, *arguments], env={"PATH": path, **told}, capture_output=True, text=True, check=False
+        [ENTRYPOINT, *arguments], env={"PATH": path, **given}, capture_output=True, text=True, check=False
     )
 
 
@@ -50,12 +50,12 @@ def started(
 def test_without_driver_and_executor_it_is_the_consumer_with_the_command_that_is_given(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    ran = started(tmp_path, *arguments, told={}, program="python")
+    ran = started(tmp_path, *arguments, given={}, program="python")
     assert ran.stdout.splitlines() == ["-m", "services.cdc_consumer", *arguments]
 
 
 @pytest.mark.parametrize(
-    ("told", "master", "memory"),
+    ("given", "master", "memory"),
     [
         ({}, "k8s://https://kubernetes.default.svc:443", "3g"),
         ({"SPARK_MASTER": "local[4]", "SPARK_DRIVER_MEMORY": "2g"}, "local[4]", "2g"),
@@ -63,14 +63,14 @@ def test_without_driver_and_executor_it_is_the_consumer_with_the_command_that_is
     ids=["of-the-submit", "of-the-settings"],
 )
 def test_as_driver_it_is_the_consumer_with_the_properties_of_the_submit(
-    tmp_path: Path, told: Mapping[str, str], master: str, memory: str
+    tmp_path: Path, given: Mapping[str, str], master: str, memory: str
 ) -> None:
     file = tmp_path / "spark.properties"
     file.write_text(PROPERTIES)
     words = ("driver", "--properties-file", str(file), "--class", "org.apache.spark.deploy.PythonRunner", MAIN)
 
     ran = started(
-        tmp_path, *words, "doctor", "--json", told={"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7", **told}, program="python"
+        tmp_path, *words, "doctor", "--json", given={"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7", **given}, program="python"
     )
 
     assert ran.stdout.splitlines() == [
@@ -84,7 +84,7 @@ def test_as_driver_it_is_the_consumer_with_the_properties_of_the_submit(
 @pytest.mark.parametrize("main", ["local:///app/services/dead_letter/__main__.py", "gs://bucket/job.py", None])
 def test_a_driver_of_anything_but_the_consumer_is_refused(tmp_path: Path, main: str | None) -> None:
     words = ("driver", "--class", "org.apache.spark.deploy.PythonRunner", *([main] if main else []))
-    ran = started(tmp_path, *words, told={}, program="python")
+    ran = started(tmp_path, *words, given={}, program="python")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert f"this image runs {MAIN} alone, not '{main or ''}'" in ran.stderr
 
@@ -95,7 +95,9 @@ def test_as_executor_it_is_what_spark_on_kubernetes_starts_in_a_pod(tmp_path: Pa
         "SPARK_JAVA_OPT_1": "-Dtwo=a b",
         "SPARK_JAVA_OPT_3": "no",
     }
-    ran = started(tmp_path, "executor", told={**TOLD, **options, "SPARK_CLASSPATH": "/more/*"}, program="java")
+    ran = started(
+        tmp_path, "executor", given={**OF_AN_EXECUTOR, **options, "SPARK_CLASSPATH": "/more/*"}, program="java"
+    )
     assert ran.stdout.splitlines() == [
         "-Dspark.driver.port=7078",
         "-Dtwo=a b",
@@ -114,9 +116,9 @@ def test_as_executor_it_is_what_spark_on_kubernetes_starts_in_a_pod(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize("missing", sorted(TOLD))
+@pytest.mark.parametrize("missing", sorted(OF_AN_EXECUTOR))
 def test_an_executor_that_is_given_too_little_starts_nothing(tmp_path: Path, missing: str) -> None:
-    told = {name: value for name, value in TOLD.items() if name != missing}
-    ran = started(tmp_path, "executor", told=told, program="java")
+    given = {name: value for name, value in OF_AN_EXECUTOR.items() if name != missing}
+    ran = started(tmp_path, "executor", given=given, program="java")
     assert (ran.returncode != 0, ran.stdout) == (True, "")
     assert missing in ran.stderr

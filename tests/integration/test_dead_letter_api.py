@@ -107,12 +107,12 @@ def environment(folder: Path, **more: str) -> Mapping[str, str]:
 @contextmanager
 def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
     """Serve as the settings say, over a file."""
-    told = read_settings(Settings, environment(folder, **more))
-    database = open_database(told.database)
+    settings = read_settings(Settings, environment(folder, **more))
+    database = open_database(settings.database)
     try:
         store = SqlDeadLetterStore(database)
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
-        with serving_api(told, store, CollectorRegistry(), stop) as port:
+        with serving_api(settings, store, CollectorRegistry(), stop) as port:
             yield port
     finally:
         database.close()
@@ -141,10 +141,10 @@ def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd
         assert api.answer("POST", "replays", {"dead_letters": {"everything": True}})["mirrors_asked"] is False
         tokens.write_text("bob the-token-that-bob-has\n")
         assert api.ask("GET", "stats")[0] == 401, "a token is taken back without a restart"
-    said = "".join(capfd.readouterr())
-    assert "api_served" in said
-    assert TOKEN not in said
-    assert "Ada" not in said
+    output = "".join(capfd.readouterr())
+    assert "api_served" in output
+    assert TOKEN not in output
+    assert "Ada" not in output
 
 
 def test_without_a_port_nothing_is_served(tmp_path: Path) -> None:

@@ -58,14 +58,14 @@ def place(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], topology: Pu
 
 
 def test_a_healthy_setup_has_only_the_findings_that_an_emulator_cannot_answer(place: Place) -> None:
-    told_of_this_machine = "store: disk"  # where its temporary files are in memory, or it is a container itself
-    found = [check for check in place.wrong() if check != told_of_this_machine]
+    of_this_machine = "store: disk"  # where its temporary files are in memory, or it is a container itself
+    found = [check for check in place.wrong() if check != of_this_machine]
     assert [check for check in found if not check.startswith("rights on ")] == []
     assert unexplained(one["check"] for one in place.examined()[1]) == []
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "check", "told"),
+    ("setting", "value", "check", "message"),
     [
         ("DEAD_LETTER_SUBSCRIPTION", "nobody-made-it", "subscription nobody-made-it", "cdc_consumer setup"),
         ("TOPIC", "nobody-made-it", "topic nobody-made-it", "nobody-made-it"),
@@ -76,9 +76,9 @@ def test_a_healthy_setup_has_only_the_findings_that_an_emulator_cannot_answer(pl
         ("GOOGLE_CLOUD_PROJECT", "", "settings", "GOOGLE_CLOUD_PROJECT"),
     ],
 )
-def test_each_error_is_named_with_its_fix(place: Place, setting: str, value: str, check: str, told: str) -> None:
+def test_each_error_is_named_with_its_fix(place: Place, setting: str, value: str, check: str, message: str) -> None:
     found = place.wrong(**{setting: value})
-    assert told in found[check]
+    assert message in found[check]
     assert "secret" not in str(found)
 
 

@@ -31,7 +31,7 @@ MOST_STEPS = 60
 KEYS = 2
 
 
-class Deaths:
+class Kills:
     """A store as it was, and what is run on a copy of it until it is dead."""
 
     def __init__(self, place: Place) -> None:
@@ -78,7 +78,7 @@ def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Pla
     place.keep(sent)
     names = {letter.identity for letter in sent}
     done: set[str] = set()
-    for steps in Deaths(place).each("replay", "--all", "--execute"):
+    for steps in Kills(place).each("replay", "--all", "--execute"):
         done.update(steps)
         before = Counter(message.attributes["replay_of"] for message in place.published())
         published = steps.count("publish")  # one for each ordering key; one that was begun may have arrived
@@ -112,13 +112,13 @@ def test_a_decision_killed_before_each_step_has_happened_whole_or_not_at_all(
     sent = fresh(3)
     place.keep(sent)
     words = [sent[0].identity if word == "ID" else word for word in words]
-    deaths = Deaths(place)
-    before = deaths.state()
+    kills = Kills(place)
+    before = kills.state()
     done: set[str] = set()
-    for reached in deaths.each(*words):
+    for reached in kills.each(*words):
         done.update(reached)
-        after = deaths.state()
+        after = kills.state()
         assert after == before, "its only commit is its last step"
         assert command(words, place.environment) == 0
-        assert deaths.state() != before
+        assert kills.state() != before
     assert done == steps

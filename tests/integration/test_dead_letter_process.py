@@ -34,7 +34,7 @@ from tests.worlds.dead_letter_service import ACK_DEADLINE, STARTS, TIMEOUT, Lett
 
 pytestmark = pytest.mark.integration
 
-FLOOD = 3_000
+BURST = 3_000
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def test_dead_letters_are_in_the_store_and_a_stop_ends_it_with_0(letters: Letter
     assert pull(letters.channel, letters.topology.dead_letter_subscription) == []
 
 
-def test_a_flood_is_kept_whole_though_the_collector_is_killed_again_and_again_in_its_midst(letters: Letters) -> None:
+def test_a_burst_is_kept_whole_though_the_collector_is_killed_again_and_again_in_its_midst(letters: Letters) -> None:
     chance = random.Random(5)
-    sent = [a_letter(number) for number in range(FLOOD)]
-    sent += [a_letter(number) for number in range(0, FLOOD, 10)]  # each tenth fails once more
+    sent = [a_letter(number) for number in range(BURST)]
+    sent += [a_letter(number) for number in range(0, BURST, 10)]  # each tenth fails once more
     publishing = threading.Thread(target=letters.publish, args=(sent,))
     publishing.start()
     kills: list[int] = []
@@ -79,7 +79,7 @@ def test_a_flood_is_kept_whole_though_the_collector_is_killed_again_and_again_in
         collector.kill()
         kills.append(letters.count())
     publishing.join()
-    assert kills[-1] < FLOOD, "killed in its midst"
+    assert kills[-1] < BURST, "killed in its midst"
     collector = letters.start()
 
     letters.wait_until_stored(counted(sent))
@@ -198,9 +198,9 @@ def test_a_collector_of_another_pipeline_is_refused_and_takes_no_dead_letter(let
     )
 
     assert other.wait(STARTS) == MISCONFIGURED
-    said = other.log.read_text()
+    output = other.log.read_text()
     for name in (letters.topology.dead_letter_subscription, theirs.dead_letter_subscription, theirs.topic):
-        assert name in said
-    assert "give each pipeline a DATABASE of its own" in said
+        assert name in output
+    assert "give each pipeline a DATABASE of its own" in output
     assert letters.stored() == []
     assert len(pull(letters.channel, theirs.dead_letter_subscription)) == 1

@@ -86,10 +86,10 @@ def test_what_is_collected_is_replayed_over_http_as_it_came_and_counted(running:
     metrics = running.letters.get("/metrics") or ""
     assert 'millrace_dead_letter_api_requests_total{route="/v1/replays",status="200"} 2.0' in metrics
     assert 'millrace_dead_letter_api_request_seconds_count{route="/v1/replays"} 4.0' in metrics
-    said = running.process.log.read_text()
-    assert "api_served" in said
-    assert ADA not in said
-    assert "Lovelace" not in said
+    output = running.process.log.read_text()
+    assert "api_served" in output
+    assert ADA not in output
+    assert "Lovelace" not in output
 
 
 @pytest.mark.parametrize("sign", ["kill", "ask_to_end"])

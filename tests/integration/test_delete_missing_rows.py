@@ -61,40 +61,40 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
 
 def test_what_the_source_does_not_have_is_listed_and_then_deleted(mirror: Mirror) -> None:
     mirror.label(**{NEEDS_RESYNC: RECREATED})
-    code, told = mirror.delete_missing_rows()
-    assert (code, told["older"], told["gone"], told["deleted"], told["left"]) == (0, 5, 5, 0, None)
-    assert told["some_gone"] == [f"[{key}]" for key in GONE]
+    code, answer = mirror.delete_missing_rows()
+    assert (code, answer["older"], answer["gone"], answer["deleted"], answer["left"]) == (0, 5, 5, 0, None)
+    assert answer["some_gone"] == [f"[{key}]" for key in GONE]
     assert mirror.keys() == [*NEWER, *GONE]
     assert MISSING_ROWS_DELETED not in mirror.table.labels
 
-    code, told = mirror.delete_missing_rows("--execute")
-    assert (code, told["deleted"], told["left"]) == (0, 5, 0)
+    code, answer = mirror.delete_missing_rows("--execute")
+    assert (code, answer["deleted"], answer["left"]) == (0, 5, 0)
     assert mirror.keys() == [*NEWER]
     assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T)
     assert NEEDS_RESYNC not in mirror.table.labels
 
-    code, told = mirror.delete_missing_rows("--execute")
-    assert (code, told["older"], told["deleted"]) == (0, 0, 0)
+    code, answer = mirror.delete_missing_rows("--execute")
+    assert (code, answer["older"], answer["deleted"]) == (0, 0, 0)
 
 
 def test_a_deletion_reports_what_it_would_read_and_what_it_was_billed_for_and_keeps_to_a_limit(mirror: Mirror) -> None:
-    code, told = mirror.delete_missing_rows("--dry-run")
-    assert (code, told["read_bytes"], told["count_bytes"]) == (0, 8 * (8 + 69), 8 * 69)
+    code, answer = mirror.delete_missing_rows("--dry-run")
+    assert (code, answer["read_bytes"], answer["count_bytes"]) == (0, 8 * (8 + 69), 8 * 69)
 
     with pytest.raises(MisconfiguredError, match=r"would bill 10485760 bytes .* more than --max-bytes 10000000 allows"):
         mirror.delete_missing_rows("--execute", "--max-bytes", "10MB")
     assert mirror.keys() == [*NEWER, *GONE]
 
-    code, told = mirror.delete_missing_rows("--execute", "--max-bytes", "20971520")
-    assert (code, told["queries"], told["bytes_billed"]) == (0, 2, 20_971_520)
+    code, answer = mirror.delete_missing_rows("--execute", "--max-bytes", "20971520")
+    assert (code, answer["queries"], answer["bytes_billed"]) == (0, 2, 20_971_520)
     assert mirror.keys() == [*NEWER]
 
 
 def test_rows_from_before_millrace_are_older_than_anything(mirror: Mirror) -> None:
     mirror.stand_in.run("INSERT INTO Things (Id, Note) VALUES (3000, 'old'), (20, 'lives')")
-    code, told = mirror.delete_missing_rows("--execute")
+    code, answer = mirror.delete_missing_rows("--execute")
 
-    assert (code, told["older"], told["in_source"]) == (1, 7, 1)
+    assert (code, answer["older"], answer["in_source"]) == (1, 7, 1)
     assert mirror.keys() == [*NEWER, 20]
 
 
@@ -105,10 +105,10 @@ def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(
     monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.deletion._ROWS_AT_ONCE", 3)
     more = range(3_000, 3_040)
     mirror.write([*more, *LIVING], T - 3)
-    code, told = mirror.delete_missing_rows("--execute")
+    code, answer = mirror.delete_missing_rows("--execute")
 
-    assert (code, told["older"], told["in_source"], told["gone"]) == (1, 48, 3, 45)
-    assert (told["deleted"], told["left"]) == (45, 0)
+    assert (code, answer["older"], answer["in_source"], answer["gone"]) == (1, 48, 3, 45)
+    assert (answer["deleted"], answer["left"]) == (45, 0)
     assert mirror.keys() == [*LIVING, *NEWER]
 
 
@@ -131,9 +131,9 @@ def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_i
 
 def test_an_earlier_time_deletes_what_is_older_than_that_only(mirror: Mirror) -> None:
     mirror.write([1_999], T - 2)
-    code, told = mirror.delete_missing_rows("--execute", before=T - 1)
+    code, answer = mirror.delete_missing_rows("--execute", before=T - 1)
 
-    assert (code, told["deleted"]) == (0, 1)
+    assert (code, answer["deleted"]) == (0, 1)
     assert mirror.keys() == [*NEWER, *GONE]
     assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T - 1)
 
@@ -149,9 +149,9 @@ def test_a_soft_delete_mirror_keeps_missing_rows_with_their_values(
     mirror.write([1_500], T - 2)
     mirror.write([1_500], T - 1, "DELETE")
     mirror.label(**{COMPLETE_SINCE: str(T)})
-    code, told = mirror.delete_missing_rows("--execute")
+    code, answer = mirror.delete_missing_rows("--execute")
 
-    assert (code, told["older"], told["deleted"], told["left"]) == (0, 5, 5, 0)
+    assert (code, answer["older"], answer["deleted"], answer["left"]) == (0, 5, 5, 0)
     assert mirror.keys("NOT _millrace_deleted") == [*NEWER]
     deleted = mirror.stand_in.run("SELECT Id, Note FROM Things WHERE _millrace_deleted AND Id >= 2000 ORDER BY Id")
     assert deleted == [(key, f"note {key}") for key in GONE]
@@ -169,9 +169,9 @@ def test_missing_rows_of_a_mirror_that_shows_things_late_are_reported_deleted_on
     table = mirror.table
     table.max_staleness = "0-0 0 0:15:0"
     mirror.stand_in.client.update_table(table, ["max_staleness"])
-    code, told = mirror.delete_missing_rows("--execute")
+    code, answer = mirror.delete_missing_rows("--execute")
 
-    assert (code, told["hidden"], told["max_staleness_seconds"]) == (1, True, 900)
+    assert (code, answer["hidden"], answer["max_staleness_seconds"]) == (1, True, 900)
     assert MISSING_ROWS_DELETED not in mirror.table.labels
 
 
@@ -183,9 +183,9 @@ def test_a_mirror_without_query_permission_is_reported_at_once(mirror: Mirror) -
         mirror.delete_missing_rows("--execute")
 
 
-@pytest.mark.parametrize(("wrong", "told"), [("yesterday", "--before"), ("2026-13-01T00:00:00Z", "--before")])
-def test_an_invalid_time_is_refused_at_once(wrong: str, told: str) -> None:
-    with pytest.raises(MisconfiguredError, match=told):
+@pytest.mark.parametrize(("wrong", "message"), [("yesterday", "--before"), ("2026-13-01T00:00:00Z", "--before")])
+def test_an_invalid_time_is_refused_at_once(wrong: str, message: str) -> None:
+    with pytest.raises(MisconfiguredError, match=message):
         delete_missing_rows_command(DeleteMissingRowsCommand(table="Things", before=wrong), {}, io.StringIO(), Stop())
 
 
@@ -194,7 +194,7 @@ class Known:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self.said: list[str] = []
+        self.refusals: list[str] = []
 
     def mirrors(self) -> Sequence[ListedMirror]:
         return read_mirrors(self._mirror.stand_in.client, PROJECT, [self._mirror.stand_in.dataset])
@@ -207,7 +207,7 @@ class Known:
 
     def deletion_refused(self, table: str, why: str) -> None:
         assert table == "Things"
-        self.said.append(why)
+        self.refusals.append(why)
 
 
 def deleted_by_itself(mirror: Mirror, **more: str) -> str:
@@ -215,8 +215,8 @@ def deleted_by_itself(mirror: Mirror, **more: str) -> str:
     known, stop = Known(mirror), Stop()
     environ = mirror.environment() | {"DELETE_MISSING_ROWS": "automatic", "DELETE_MISSING_ROWS_AFTER": "0s"} | more
     with deleting(read_settings(Settings, environ), known, environ, stop):
-        wait_until(lambda: known.said or None, "missing rows to be deleted", timeout=timedelta(seconds=60))
-    return known.said[0]
+        wait_until(lambda: known.refusals or None, "missing rows to be deleted", timeout=timedelta(seconds=60))
+    return known.refusals[0]
 
 
 def test_an_automatic_deletion_deletes_a_small_part_or_what_the_source_lacks(mirror: Mirror) -> None:

@@ -50,16 +50,16 @@ def test_the_last_version_of_a_missing_row_ends_just_before_the_snapshot(mirror:
     assert delete_missing_rows(mirror)[1]["gone"] == len(GONE)
     assert {current for *_version, current in versions(mirror, GONE)} == {True}, "nothing is done without --execute"
 
-    code, told = delete_missing_rows(mirror, "--execute")
-    assert (code, told["deleted"], told["in_source"], told["left"]) == (1, 5, 3, 0)
+    code, answer = delete_missing_rows(mirror, "--execute")
+    assert (code, answer["deleted"], answer["in_source"], answer["left"]) == (1, 5, 3, 0)
     assert versions(mirror, GONE) == [(key, f"note {key}", T - 1, False) for key in GONE]
     for others in (LIVING, NEWER):
         assert versions(mirror, others) == [(key, f"note {key}", None, True) for key in others]
-    said = mirror.stand_in.run(
+    statements = mirror.stand_in.run(
         "SELECT DISTINCT _metadata_spanner_mod_type, _metadata_spanner_table_name, "
         "UNIX_MICROS(_metadata_spanner_commit_timestamp) FROM Things_changelog WHERE Id >= 2000 AND Note IS NULL"
     )
-    assert said == [("DELETE", "Things", T - 1)]
+    assert statements == [("DELETE", "Things", T - 1)]
 
 
 def test_one_that_comes_back_is_current_again_and_is_deleted_once_however_often(mirror: Mirror) -> None:

@@ -61,9 +61,9 @@ def test_a_table_of_entries_is_made_as_googles_template_names_it_and_without_a_k
     assert table.clustering_fields == ["row_key"]
     assert table.table_constraints is None or table.table_constraints.primary_key is None
     (row,) = stand_in.client.query_and_wait(f"SELECT * FROM `{stand_in.dataset}.made_changelog`")
-    told = dict(row)
-    assert told.pop("big_query_commit_timestamp") > at(-365 * 86_400)
-    assert told == {
+    values = dict(row)
+    assert values.pop("big_query_commit_timestamp") > at(-365 * 86_400)
+    assert values == {
         "id": "x",
         "row_key": "JFK#1",
         "mod_type": "SET_CELL",

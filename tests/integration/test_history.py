@@ -98,9 +98,9 @@ def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(stan
     assert table.clustering_fields == ["id"]
     assert table.table_constraints is None or table.table_constraints.primary_key is None
     (row,) = stand_in.client.query_and_wait(f"SELECT * FROM `{stand_in.dataset}.sales_made_changelog`")
-    told: dict[str, Any] = dict(row)
-    assert told.pop("_metadata_big_query_commit_timestamp") > at(-365 * 86_400)
-    assert told == {
+    values: dict[str, Any] = dict(row)
+    assert values.pop("_metadata_big_query_commit_timestamp") > at(-365 * 86_400)
+    assert values == {
         "id": 1,
         "name": "a",
         "seats": None,

@@ -67,11 +67,11 @@ def test_every_log_line_of_a_process_is_json_with_a_severity() -> None:
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
 
-    said: list[dict[str, Any]] = [json.loads(line) for line in ran.stderr.splitlines()]
+    logs: list[dict[str, Any]] = [json.loads(line) for line in ran.stderr.splitlines()]
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert {one["service"] for one in said} == {"some_service"}
+    assert {one["service"] for one in logs} == {"some_service"}
     assert [
-        (one["severity"], one.get("event", one["message"]).split("\n")[0].removeprefix("<string>:23: ")) for one in said
+        (one["severity"], one.get("event", one["message"]).split("\n")[0].removeprefix("<string>:23: ")) for one in logs
     ] == [
         ("INFO", "begun"),
         ("ERROR", "from a library"),
@@ -84,6 +84,6 @@ def test_every_log_line_of_a_process_is_json_with_a_severity() -> None:
     ]
     places = ("in a thread", "in a finalizer", "in a task", "in a server", "at the end")
     for line, words in enumerate(places, start=3):
-        told = said[line]["exception"].splitlines()
-        assert (told[0], told[-1]) == ("Traceback (most recent call last):", f"ValueError: {words}")
-    assert said[7]["logging.googleapis.com/sourceLocation"]["function"] == "fail"
+        trace = logs[line]["exception"].splitlines()
+        assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", f"ValueError: {words}")
+    assert logs[7]["logging.googleapis.com/sourceLocation"]["function"] == "fail"

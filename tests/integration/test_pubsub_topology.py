@@ -48,8 +48,8 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
 def test_every_mistake_is_in_one_error(channel: grpc.Channel, topology: PubsubTopology) -> None:
     name = subscribe(channel, topology, expiration_policy=None, enable_message_ordering=True, dead_letter_policy=None)
 
-    told = rf"(?s)of topic {topology.topic}.*expires after 31 days.*not set.*ordered"
-    with pytest.raises(MisconfiguredError, match=told):
+    message = rf"(?s)of topic {topology.topic}.*expires after 31 days.*not set.*ordered"
+    with pytest.raises(MisconfiguredError, match=message):
         check(channel, topology, name)
 
 
@@ -63,10 +63,10 @@ def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topol
 def test_a_subscription_that_is_not_there_is_refused_with_the_command_that_makes_it(
     channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
-    told = (
+    message = (
         r"-nobody does not exist or cannot be read.*python -m services\.cdc_consumer setup.*grant roles/pubsub\.viewer"
     )
-    with pytest.raises(MisconfiguredError, match=told):
+    with pytest.raises(MisconfiguredError, match=message):
         check(channel, topology, f"{topology.subscription}-nobody")
 
 
@@ -97,10 +97,10 @@ def test_set_up_with_a_subscription_of_another_topic_names_both_topics_and_anoth
 
     with pytest.raises(MisconfiguredError) as refused:
         create_topology(channel, new)
-    said = str(refused.value)
-    assert f"belongs to topic {other.topic}, not {new.topic}" in said
-    assert "under a new SUBSCRIPTION" in said
-    assert "would lose messages" not in said
+    message = str(refused.value)
+    assert f"belongs to topic {other.topic}, not {new.topic}" in message
+    assert "under a new SUBSCRIPTION" in message
+    assert "would lose messages" not in message
 
 
 def test_a_topic_without_a_subscription_that_keeps_messages_is_refused(
@@ -209,8 +209,8 @@ def test_every_mistake_of_a_subscription_of_dead_letters_is_in_one_error_with_it
         check_dead_letter_subscription(channel, name)
     for fix in ("expiration-period=never", "message-retention-duration=7d", "no-enable-exactly-once-delivery"):
         assert f"--{fix}" in str(refused.value)
-    for told in ("--clear-dead-letter-policy", "it is ordered", "it has a filter"):
-        assert told in str(refused.value)
+    for message in ("--clear-dead-letter-policy", "it is ordered", "it has a filter"):
+        assert message in str(refused.value)
 
 
 def test_a_subscription_of_the_changes_is_none_of_dead_letters(channel: grpc.Channel, topology: PubsubTopology) -> None:

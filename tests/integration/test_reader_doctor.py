@@ -141,14 +141,14 @@ def test_what_it_costs_to_complete_updates_is_counted_in_the_last_of_the_stream(
     while patient.database.now() < created + 1_500_000_000:
         patient.database.commit([Write("update", "Seats", {"Id": key, "Booked": True}) for key in range(3)])
     patient.database.execute("UPDATE Seats SET Booked = FALSE WHERE Id = 3")  # with all columns, on the emulator
-    said = sampled()
+    output = sampled()
     number = r"(\d[\d,]*)"
     found = re.fullmatch(
         rf"sample of the last \d+ s: changes {number}, incomplete {number}, rows to read {number}, reads {number}; "
         r"for each change \d\.\d\d rows and \d\.\d\d reads",
-        said,
+        output,
     )
-    assert found is not None, said
+    assert found is not None, output
     changes, incomplete, rows, reads = (int(one.replace(",", "")) for one in found.groups())
     assert changes >= incomplete >= rows >= reads >= 1
     assert incomplete % 3 == 1, "three changes a commit, and that of the DML"

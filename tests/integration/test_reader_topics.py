@@ -36,18 +36,18 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_with_the_comman
 ) -> None:
     ours, other = pipeline.topology, a_topology(channel)
     elsewhere = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
-    code, said = pipeline.run_command("topic", **elsewhere)
-    assert (code, "start the reader" in said) == (MISCONFIGURED, True)
+    code, output = pipeline.run_command("topic", **elsewhere)
+    assert (code, "start the reader" in output) == (MISCONFIGURED, True)
 
     reader = pipeline.start()
     refused = pipeline.launch(**elsewhere)
     refusal(refused)
-    (told,) = events(refused, "service_misconfigured")
+    (event,) = events(refused, "service_misconfigured")
     project = pipeline.environment()["GOOGLE_CLOUD_PROJECT"]
     theirs, before = (published_to(project, one.topic, pipeline.pubsub) for one in (other, ours))
-    assert all(topic in told["error"] for topic in (theirs, before))
-    code, said = pipeline.run_command("topic", **elsewhere)
-    assert (code, "stop all of them" in said) == (MISCONFIGURED, True)
+    assert all(topic in event["error"] for topic in (theirs, before))
+    code, output = pipeline.run_command("topic", **elsewhere)
+    assert (code, "stop all of them" in output) == (MISCONFIGURED, True)
     assert pull(channel, other.subscription) == []
     pipeline.write()
     pipeline.wait_for_all()
@@ -57,9 +57,9 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_and_with_the_comman
     pipeline.wait_for_all()
     stop(reader)
 
-    code, said = pipeline.run_command("topic", "--json", **elsewhere)
-    assert code == 0, said
-    assert json.loads(said) == {"topic": theirs, "before": before}
+    code, output = pipeline.run_command("topic", "--json", **elsewhere)
+    assert code == 0, output
+    assert json.loads(output) == {"topic": theirs, "before": before}
     moved = pipeline.start(**elsewhere)
     pipeline.topology = other
     pipeline.write()

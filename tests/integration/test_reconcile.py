@@ -56,9 +56,9 @@ class Pipe:
         out = io.StringIO()
         words = [*arguments, "--json", "--settle", settle]
         code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words), environ, Stop(), out)
-        told = json.loads(out.getvalue())
-        assert told["not_compared"] == []
-        return code, told
+        answer = json.loads(out.getvalue())
+        assert answer["not_compared"] == []
+        return code, answer
 
     def header(self, table: str) -> Header:
         """Return the header that the reader's rows come under."""
@@ -112,9 +112,9 @@ def as_published(source: SpannerDatabase, stream: str, batches: list[bytes]) -> 
     return [batch.replace(f'"source":"{source.path}"'.encode(), f'"source":"{path}"'.encode()) for batch in batches]
 
 
-def named(told: Mapping[str, Any], table: str) -> dict[str, str]:
+def named(answer: Mapping[str, Any], table: str) -> dict[str, str]:
     """Return how which keys of a table differ."""
-    (found,) = [one for one in told["tables"] if one["table"] == table]
+    (found,) = [one for one in answer["tables"] if one["table"] == table]
     return {json.dumps(one["key"]): one["kind"] for one in found["differences"]}
 
 
@@ -151,22 +151,22 @@ def plant(pipe: Pipe) -> None:
 
 
 def test_reconcile_reports_exactly_the_planted_differences_and_repairs_them_through_the_topic(pipe: Pipe) -> None:
-    code, told = pipe.reconcile("Arrays", "ByBytes", "ByNumbers")
-    assert (code, [one["verdict"] for one in told["tables"]]) == (0, ["equal"] * 3)
-    assert [one["source_rows"] for one in told["tables"]] == [2, 100, 2]
+    code, answer = pipe.reconcile("Arrays", "ByBytes", "ByNumbers")
+    assert (code, [one["verdict"] for one in answer["tables"]]) == (0, ["equal"] * 3)
+    assert [one["source_rows"] for one in answer["tables"]] == [2, 100, 2]
 
     plant(pipe)
-    code, told = pipe.reconcile("Arrays", "ByBytes", "ByNumbers")
+    code, answer = pipe.reconcile("Arrays", "ByBytes", "ByNumbers")
 
     assert code == 1
-    assert named(told, "ByBytes") == {'["BQ=="]': "missing", '["Bw=="]': "different", '["/w=="]': "extra"}
-    assert named(told, "Arrays") == {"[2]": "different"}
-    assert named(told, "ByNumbers") == {'[1e+300, 1.100000023841858, "0001-01-01"]': "missing"}
+    assert named(answer, "ByBytes") == {'["BQ=="]': "missing", '["Bw=="]': "different", '["/w=="]': "extra"}
+    assert named(answer, "Arrays") == {"[2]": "different"}
+    assert named(answer, "ByNumbers") == {'[1e+300, 1.100000023841858, "0001-01-01"]': "missing"}
 
     with pipe.consuming():
-        code, told = pipe.reconcile("Arrays", "ByBytes", "ByNumbers", "--repair")
+        code, answer = pipe.reconcile("Arrays", "ByBytes", "ByNumbers", "--repair")
 
-    assert (code, [one["repaired"] for one in told["tables"]]) == (0, [1, 3, 1])
+    assert (code, [one["repaired"] for one in answer["tables"]]) == (0, [1, 3, 1])
     assert pipe.reconcile("Arrays", "ByBytes", "ByNumbers")[0] == 0
 
 
@@ -191,9 +191,9 @@ def test_a_mirror_of_a_database_of_the_postgresql_dialect_is_compared(
     assert not target.apply(*as_published(source, "parts", read_all(source, "parts", start, source)))
     pipe = Pipe(source, "parts", target, pubsub_emulator, channel, a_topology(channel))
 
-    code, told = pipe.reconcile("--all")
+    code, answer = pipe.reconcile("--all")
 
-    assert (code, {one["table"]: one["verdict"] for one in told["tables"]}) == (
+    assert (code, {one["table"]: one["verdict"] for one in answer["tables"]}) == (
         0,
         dict.fromkeys(["ByParts", "kinds", "shop.orders", "stamps"], "equal"),
     )
@@ -206,13 +206,13 @@ def test_a_column_that_becomes_bytes_is_compared_and_repaired_beside_the_old_one
     changed = upsert('{"Id":"AQ=="}', {"Name": "/w=="}, sequence=edited(pipe, "ByBytes", "Id = 'AQ=='"), committed=now)
     pipe.apply(batch_of([changed], header))
 
-    code, told = pipe.reconcile("ByBytes")
+    code, answer = pipe.reconcile("ByBytes")
     others = {json.dumps([base64.b64encode(bytes([n])).decode()]) for n in range(100) if n != 1}
-    assert (code, named(told, "ByBytes")) == (1, dict.fromkeys(others, "different"))
+    assert (code, named(answer, "ByBytes")) == (1, dict.fromkeys(others, "different"))
     with pipe.consuming():
         assert pipe.reconcile("ByBytes", "--repair")[0] == 0
 
-    code, told = pipe.reconcile("ByBytes")
-    assert (code, told["tables"][0]["verdict"]) == (0, "equal")
+    code, answer = pipe.reconcile("ByBytes")
+    assert (code, answer["tables"][0]["verdict"]) == (0, "equal")
     rows = pipe.target.stand_in.run("SELECT Name, Name_BYTES FROM ByBytes WHERE Id IN ('AQ==', 'Ag==') ORDER BY Id")
     assert [tuple(row) for row in rows] == [(None, b"\xff"), (None, b"n2")]

@@ -30,21 +30,21 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
     found.stand_in.client.delete_dataset(found.stand_in.dataset, delete_contents=True)
 
 
-def told_by(mirror: Mirror, *arguments: str) -> tuple[int, str]:
+def reconciled(mirror: Mirror, *arguments: str) -> tuple[int, str]:
     """Compare the things; return the exit code and what was printed."""
-    code, told = mirror.reconcile("Things", *arguments)
+    code, output = mirror.reconcile("Things", *arguments)
     assert [one.table_id for one in mirror.stand_in.client.list_tables(mirror.stand_in.dataset)] == ["Things"]
-    return code, told
+    return code, output
 
 
 def test_a_dry_run_prints_the_bytes_and_queries_nothing(mirror: Mirror) -> None:
-    code, told = told_by(mirror, "--dry-run", "--json")
+    code, output = reconciled(mirror, "--dry-run", "--json")
 
     ids, notes, sequences, times = 2 * 8, 7 + 2 + 9 + 2, 2 * (67 + 2), 2 * 8
-    (one,) = json.loads(told)["tables"]
+    (one,) = json.loads(output)["tables"]
     assert (code, one["read_bytes"]) == (0, ids + notes + sequences)
     assert one["recheck_bytes"] == ids + notes + sequences + times
-    assert f"{ids + notes + sequences} bytes" in told_by(mirror, "--dry-run")[1]
+    assert f"{ids + notes + sequences} bytes" in reconciled(mirror, "--dry-run")[1]
     queries = [str(getattr(job, "query", "")) for job in mirror.stand_in.client.list_jobs()]
     assert [query for query in queries if mirror.stand_in.dataset in query] == []
 
@@ -53,42 +53,42 @@ def test_a_mirror_is_read_by_one_query_whatever_the_limit_of_an_answer(mirror: M
     mirror.write(range(3_000, 3_400), 1_000)
     mirror.stand_in.control("POST", "limits", response_bytes=200_000)
     try:
-        code, told = told_by(mirror, "--json")
+        code, output = reconciled(mirror, "--json")
     finally:
         mirror.stand_in.control("DELETE", "faults")
 
-    (found,) = json.loads(told)["tables"]
+    (found,) = json.loads(output)["tables"]
     assert (code, found["source_rows"], found["mirror_rows"]) == (1, 1_000, 402)
     assert (found["rows"], found["compared"], found["coverage_percent"]) == (1_401, 1_401, 100.0)
     assert (found["queries"], found["bytes_billed"]) == (2, 2 * 10_485_760)
 
 
 def test_what_a_comparison_may_cost_is_kept_and_named(mirror: Mirror) -> None:
-    code, told = told_by(mirror, "--max-bytes", "10MB")
+    code, output = reconciled(mirror, "--max-bytes", "10MB")
     assert code == 2
-    assert "BigQuery would bill 10485760 bytes for the next query, which is more than --max-bytes 10000000" in told
-    assert "ask again with --max-bytes 10485760 or more" in told
+    assert "BigQuery would bill 10485760 bytes for the next query, which is more than --max-bytes 10000000" in output
+    assert "ask again with --max-bytes 10485760 or more" in output
 
-    code, told = told_by(mirror, "--max-bytes", "10485760", "--json")
-    (found,) = json.loads(told)["tables"]
+    code, output = reconciled(mirror, "--max-bytes", "10485760", "--json")
+    (found,) = json.loads(output)["tables"]
     assert (code, found["verdict"], found["compared"], found["rows"]) == (3, "undecided", 0, 1_001)
     assert "ask again with --max-bytes 20971520 or more" in found["stopped"]
 
-    assert told_by(mirror, "--max-bytes", "20971520")[0] == 1
-    assert told_by(mirror, "--max-bytes", "20MiB", "--max-differences", "1001")[0] == 0
-    assert told_by(mirror, "--max-bytes", "10MiB", "--min-coverage", "0")[0] == 0
+    assert reconciled(mirror, "--max-bytes", "20971520")[0] == 1
+    assert reconciled(mirror, "--max-bytes", "20MiB", "--max-differences", "1001")[0] == 0
+    assert reconciled(mirror, "--max-bytes", "10MiB", "--min-coverage", "0")[0] == 0
 
 
 def test_rows_are_copied_where_that_is_allowed_and_once_whatever_answer_is_lost(mirror: Mirror) -> None:
-    code, told = told_by(mirror, "--temporary-dataset", "nowhere")
+    code, output = reconciled(mirror, "--temporary-dataset", "nowhere")
     assert code == 2
-    assert "Not found: Dataset" in told
+    assert "Not found: Dataset" in output
     other = StandIn(mirror.addresses)
     copied = f"CREATE TABLE `{PROJECT}.{other.dataset}.millrace_temporary_"
     fault = {"action": "answer", "on": "rest", "when": "after", "method": "POST", "times": 1}
     mirror.stand_in.control("POST", "faults", **fault, containing=copied)
 
-    code, _told = told_by(mirror, "--temporary-dataset", other.dataset)
+    code, _output = reconciled(mirror, "--temporary-dataset", other.dataset)
 
     assert code == 1
     queries = [str(getattr(job, "query", "")) for job in mirror.stand_in.client.list_jobs()]
@@ -101,15 +101,15 @@ def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compare
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.RETRY_BUDGET", timedelta(0))
     code, printed = mirror.reconcile("Nothing", "Things", "Busy", "--json")
-    told = json.loads(printed)
+    answer = json.loads(printed)
 
     assert code == 2
-    (compared,) = told["tables"]
+    (compared,) = answer["tables"]
     assert (compared["table"], compared["verdict"]) == ("Things", "different")
     assert {one["kind"] for one in compared["differences"]} == {"missing", "different", "extra"}
-    assert [one["table"] for one in told["not_compared"]] == ["Nothing", "Busy"]
-    assert "no table Nothing" in told["not_compared"][0]["why"]
-    assert "too busy" in told["not_compared"][1]["why"]
+    assert [one["table"] for one in answer["not_compared"]] == ["Nothing", "Busy"]
+    assert "no table Nothing" in answer["not_compared"][0]["why"]
+    assert "too busy" in answer["not_compared"][1]["why"]
 
 
 def test_how_far_a_mirror_is_goes_by_no_row_of_a_time_to_come_or_of_another_form(mirror: Mirror) -> None:

@@ -103,12 +103,12 @@ def stops_while_it_starts(module: str, address: str, directory: Path) -> None:
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(STOPS_WITHIN) == 0, log.read_text()
-        said = events(log)
-    names = [one.get("event") for one in said]
+        logged = events(log)
+    names = [one.get("event") for one in logged]
     assert (names[0], names[-1]) == ("service_started", "service_stopped")
-    assert said[0]["version"]
-    assert said[0]["project"] == "p"
-    assert {one["service"] for one in said} == {module.rpartition(".")[2]}
+    assert logged[0]["version"]
+    assert logged[0]["project"] == "p"
+    assert {one["service"] for one in logged} == {module.rpartition(".")[2]}
 
 
 @pytest.mark.parametrize("module", LEAST)

@@ -65,7 +65,7 @@ def test_a_failure_is_transient_or_permanent_and_the_next_request_is_answered() 
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (f"{COMMAND} nonsense", "does not understand"),
         (f"{COMMAND} gone", "exit code 7"),
@@ -74,8 +74,8 @@ def test_a_failure_is_transient_or_permanent_and_the_next_request_is_answered() 
         ("'", "not a command line"),
     ],
 )
-def test_a_command_that_is_no_source_is_refused(command: str, said: str) -> None:
-    with pytest.raises(MisconfiguredError, match=said), opened_source(command, os.environ, Stop()) as source:
+def test_a_command_that_is_no_source_is_refused(command: str, message: str) -> None:
+    with pytest.raises(MisconfiguredError, match=message), opened_source(command, os.environ, Stop()) as source:
         source.tables()
 
 

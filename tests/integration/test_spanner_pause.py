@@ -41,8 +41,8 @@ def test_a_stream_that_is_paused_stays_so_over_a_restart_and_goes_on_where_it_wa
     topic = Topic(pipeline)
     pipeline.database.commit([plane(1, "a")])
     topic.wait_for("what is written before", lambda: keys(topic, "Planes") == {1})
-    code, said = pipeline.run_command("pause")
-    assert (code, "is paused now" in said) == (0, True)
+    code, output = pipeline.run_command("pause")
+    assert (code, "is paused now" in output) == (0, True)
     for reader in (first, second):
         topic.wait_for("them to notice", lambda reader=reader: bool(events(reader, "stream_paused")))  # type: ignore[misc]
     topic.wait_for("them to let go", lambda: not any(one["partitions"] for one in pipeline.status()[1]["readers"]))

@@ -54,9 +54,9 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
     assert marks() == 0
 
     server.options = {"exclude_delete": "true"}
-    said = pipeline.refused(**settings)
-    assert "exclude_delete = false" in said
-    assert "resync_requested" in said
+    output = pipeline.refused(**settings)
+    assert "exclude_delete = false" in output
+    assert "resync_requested" in output
     assert marks() == 1
 
     server.options = {}

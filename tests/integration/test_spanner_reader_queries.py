@@ -123,9 +123,9 @@ def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, ne
 
 def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
     async def scenario() -> None:
-        told = r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
+        message = r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
         async with connected(source) as (database, _stream):
-            with pytest.raises(MisconfiguredError, match=told):
+            with pytest.raises(MisconfiguredError, match=message):
                 await SpannerCatalog(database, "Nothing").definition()
         async with connected(source, "-not") as (database, _stream):
             with pytest.raises(MisconfiguredError, match="Database not found"):

@@ -160,12 +160,12 @@ def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_reports_w
         with pytest.raises(MisconfiguredError) as raised:
             async with world.running("two") as task:
                 await asyncio.wait([task], timeout=20)
-        said = str(raised.value)
-        assert "2022-05-01T10:00:00Z" in said  # the earliest time that can be read: what lies before is lost
-        assert "2022-05-01T09:00:01Z" in said  # where it would have gone on
-        assert "lost" in said
-        assert "another PARTITION_TABLE" in said
-        assert "retention_period" in said
+        message = str(raised.value)
+        assert "2022-05-01T10:00:00Z" in message  # the earliest time that can be read: what lies before is lost
+        assert "2022-05-01T09:00:01Z" in message  # where it would have gone on
+        assert "lost" in message
+        assert "another PARTITION_TABLE" in message
+        assert "retention_period" in message
 
     run(scenario)
     for token in (T1, T2):  # nothing was skipped, and nothing is finished that is not

@@ -61,14 +61,14 @@ def test_the_first_topic_stays_and_another_is_refused(kept: Callable[[Scenario],
         for refuses in (theirs.keep, theirs.check):
             with pytest.raises(MisconfiguredError) as refused:
                 await refuses("projects/p/topics/theirs")
-            said = str(refused.value)
-            assert "publish to projects/p/topics/ours, and this one would to projects/p/topics/theirs" in said
+            message = str(refused.value)
+            assert "publish to projects/p/topics/ours, and this one would to projects/p/topics/theirs" in message
             for fix in (
                 "Fix TOPIC",
                 "another PARTITION_TABLE",
                 "`python -m services.spanner_reader topic` with the new",
             ):
-                assert fix in said
+                assert fix in message
         await ours.check("projects/p/topics/ours")
 
     kept(scenario)
@@ -148,8 +148,8 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
     meant = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
     assert "run `python -m services.spanner_reader topic`" in pipeline.refused(**meant)
 
-    code, said = pipeline.run_command("topic", **meant)
-    assert code == 0, said
+    code, output = pipeline.run_command("topic", **meant)
+    assert code == 0, output
     begun = pipeline.start(**meant)
     assert events(begun, "first_start")
 

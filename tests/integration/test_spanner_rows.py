@@ -63,13 +63,13 @@ def test_rows_of_every_type_come_as_the_stream_writes_them(
 
     assert not target.apply(*messages)
     assert [named for one in compare_tables(source, target.dataset, tables) for named in one.named] == []
-    told = [decode_batch(one.message.data) for one in pull(channel, topology.subscription)]
-    assert {(bytes(k), op, s) for one in told for k, op, s in zip(one.keys, one.op, one.sequence, strict=True)} == {
+    batches = [decode_batch(one.message.data) for one in pull(channel, topology.subscription)]
+    assert {(bytes(k), op, s) for one in batches for k, op, s in zip(one.keys, one.op, one.sequence, strict=True)} == {
         (b'{"Id":"Av8="}', "UPSERT", published.sequence),
         (b'{"Id":"Af8="}', "DELETE", published.sequence),
         (b'{"Id":"AAA="}', "DELETE", published.sequence),
     }
-    assert {one.header.origin for one in told} == {"snapshot"}
+    assert {one.header.origin for one in batches} == {"snapshot"}
 
 
 def test_rows_of_a_database_of_the_postgresql_dialect_come_as_the_stream_writes_them(

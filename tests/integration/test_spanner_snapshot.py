@@ -75,13 +75,13 @@ def test_rows_come_again_on_demand_while_everything_runs(pipeline: SpannerPipeli
     topic.wait_for("the stream", lambda: len(topic.live("Planes")) == 10)
     assert pipeline.run_command("snapshot", "--status") == (0, "")
     assert pipeline.run_command("snapshot", "Planes", "--dry-run")[0] == 0
-    code, said = pipeline.run_command("snapshot", "Planets")
+    code, output = pipeline.run_command("snapshot", "Planets")
     assert code == 2
-    assert "Planes, Seats" in said
+    assert "Planes, Seats" in output
     assert events(first, CLAIMED) == events(second, CLAIMED) == []
 
-    code, said = pipeline.run_command("snapshot", "Planes", "--json")
-    assert (code, json.loads(said)["snapshots"][0]["state"]) == (0, "READING")
+    code, output = pipeline.run_command("snapshot", "Planes", "--json")
+    assert (code, json.loads(output)["snapshots"][0]["state"]) == (0, "READING")
     topic.wait_for("all rows", lambda: topic.live("Planes") == expected)
     topic.wait_for("the end", lambda: finished(first) or finished(second))
     assert "done, 1010 rows, complete since " in pipeline.run_command("snapshot", "--status")[1]

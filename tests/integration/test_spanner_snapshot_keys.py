@@ -36,8 +36,8 @@ def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_
         before = set(topic.live(table))
         asked = pipeline.run_command("snapshot", table, *keys)
         assert asked[0] == 0, asked[1]
-        code, said = pipeline.run_command("snapshot", "--status", "--watch", "--json")
-        (shown,) = [one for one in json.loads(said)["snapshots"] if one["table"] == table]
+        code, output = pipeline.run_command("snapshot", "--status", "--watch", "--json")
+        (shown,) = [one for one in json.loads(output)["snapshots"] if one["table"] == table]
         assert (code, shown["rows"], shown["complete_since"]) == (0, rows, None)
         topic.wait_for("the rows", lambda: len(set(topic.live(table)) - before) == rows)
         found = [json.loads(key) for key in set(topic.live(table)) - before]
@@ -49,5 +49,5 @@ def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_
     assert read("Seats", "--after", '["3","C"]', "--until", "[3]", rows=1) == {'["3", null, "7"]'}
     assert read("Seats", "--after", "[3]", rows=4) == {json.dumps(["4", name, str(number)]) for name, number in SEATS}
     assert pipeline.run_command("snapshot", "Planes", "--after", '["x"]')[0] == 2
-    code, said = pipeline.run_command("snapshot", "Seats", "--after", '["3","C"]', "--until", '["3","Y"]')
-    assert (code, "swap them" in said) == (2, True)
+    code, output = pipeline.run_command("snapshot", "Seats", "--after", '["3","C"]', "--until", '["3","Y"]')
+    assert (code, "swap them" in output) == (2, True)

@@ -27,16 +27,16 @@ from shared.runtime.logs import configure_logs
 configure_logs("cdc_consumer")
 structlog.get_logger().warning("of a worker")
 """
-SAID = """
+SCRIPT = """
 echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2
 echo '{"severity":"ERROR","message":"of log4j"}' >&2
 echo 'java.lang.OutOfMemoryError: Java heap space' >&2
 """
 
 
-def logged(said: str, log_format: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def logged(script: str, log_format: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, said, log_format],
+        [sys.executable, "-c", PROGRAM, script, log_format],
         env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
@@ -46,7 +46,7 @@ def logged(said: str, log_format: str, **environment: str) -> "subprocess.Comple
 
 
 def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not() -> None:
-    ran = logged(SAID, "auto")
+    ran = logged(SCRIPT, "auto")
 
     first, second = sorted((json.loads(line) for line in ran.stderr.splitlines()), key=lambda one: str(one["severity"]))
     assert first == {"severity": "ERROR", "message": "of log4j"}
@@ -56,7 +56,7 @@ def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not
 
 
 def test_where_we_log_text_nothing_that_spark_writes_is_json() -> None:
-    ran = logged(f"{SAID}\n{shlex.join([sys.executable, '-c', WORKER])}", "text", LOG_FORMAT="text")
+    ran = logged(f"{SCRIPT}\n{shlex.join([sys.executable, '-c', WORKER])}", "text", LOG_FORMAT="text")
 
     assert [re.sub(r"^\d\d:\d\d:\d\d", "", line).strip() for line in ran.stderr.splitlines()] == [
         "ERROR   of log4j",

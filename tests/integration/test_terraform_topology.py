@@ -31,14 +31,14 @@ def test_doctor_finds_nothing_wrong_with_what_the_module_makes(pubsub_emulator: 
     path = f"projects/millrace-test/{{}}/terraform-{uuid.uuid4().hex}"
     topic, dead_letters = path.format("topics"), path.format("topics") + "-dead-letters"
     consumer, kept = path.format("subscriptions"), path.format("subscriptions") + "-dead-letters"
-    told: Mapping[str, Any] = yaml.safe_load(SETTINGS.read_text())
-    assert told["expiration_policy_ttl"] == ""  # Terraform's word for never
-    settings = {key: value for key, value in told.items() if key.startswith(("ack_", "enable_"))}
+    subscription: Mapping[str, Any] = yaml.safe_load(SETTINGS.read_text())
+    assert subscription["expiration_policy_ttl"] == ""  # Terraform's word for never
+    settings = {key: value for key, value in subscription.items() if key.startswith(("ack_", "enable_"))}
     settings |= {
-        "message_retention_duration": parse_duration(told["message_retention_duration"]),
+        "message_retention_duration": parse_duration(subscription["message_retention_duration"]),
         "expiration_policy": {},
     }
-    policy = {"dead_letter_topic": dead_letters, "max_delivery_attempts": told["max_delivery_attempts"]}
+    policy = {"dead_letter_topic": dead_letters, "max_delivery_attempts": subscription["max_delivery_attempts"]}
     with open_channel(pubsub_emulator) as channel:
         publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
         subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
@@ -58,4 +58,4 @@ def test_doctor_finds_nothing_wrong_with_what_the_module_makes(pubsub_emulator: 
         check_dead_letter_subscription(channel, kept, WEEK, None, topic)
 
     assert [one for one in found if one.level is not Level.OK] == []
-    assert len(found) > len(told)
+    assert len(found) > len(subscription)

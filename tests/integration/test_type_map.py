@@ -62,11 +62,11 @@ def queried(googlesql: str, value: Any) -> Any:
             return value
 
 
-def told_apart(value: Any) -> Any:
+def distinct(value: Any) -> Any:
     """Return a value so that only what is the same equals it: NaN itself, and -0.0 not 0.0, nor 1 True."""
     match value:
         case list():
-            return [told_apart(each) for each in value]
+            return [distinct(each) for each in value]
         case float():
             return repr(value)
         case _:
@@ -107,7 +107,7 @@ def test_a_query_of_the_mirror_returns_what_the_source_wrote(
         given_row = by_id[row["id"]]
         for name, googlesql in COLUMNS.items():
             arrives = given_row[name].arrives if name in given_row else None
-            assert (name, told_apart(row[name])) == (name, told_apart(queried(googlesql, arrives)))
+            assert (name, distinct(row[name])) == (name, distinct(queried(googlesql, arrives)))
 
 
 def test_a_number_of_a_jsonb_is_read_exactly_from_bigquery_however_many_digits_it_has(target: Target) -> None:

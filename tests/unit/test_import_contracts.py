@@ -94,7 +94,7 @@ PLANTED: Final = [(contract, *leak) for contract, leaks in LEAKS.items() for lea
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return what import-linter says of a copy of the tree with all the leaks in it."""
     copy = tmp_path_factory.mktemp("tree")
     for top in ("services", "shared", "emulators", "deploy", "tests"):
@@ -123,17 +123,17 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("contract", "module", "name"), PLANTED)
-def test_a_leak_breaks_its_contract_by_name(said: str, contract: str, module: str, name: str) -> None:
-    parts = re.split(r"^(.+)\n-{3,}\n", said, flags=re.MULTILINE)
+def test_a_leak_breaks_its_contract_by_name(report: str, contract: str, module: str, name: str) -> None:
+    parts = re.split(r"^(.+)\n-{3,}\n", report, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert re.search(rf"^- {re.escape(module)} -> {re.escape(name)} \(l\.\d+\)", sections[contract], re.MULTILINE)
 
 
-def test_a_module_that_no_list_is_about_is_named(said: str) -> None:
-    assert "every module has its list BROKEN" in said
-    assert "shared.stray: no list" in said
+def test_a_module_that_no_list_is_about_is_named(report: str) -> None:
+    assert "every module has its list BROKEN" in report
+    assert "shared.stray: no list" in report
 
 
-def test_services_that_import_each_other_are_named(said: str) -> None:
-    assert "services never import each other BROKEN" in said
-    assert "services.spanner_reader is not allowed to import services.cdc_consumer" in said
+def test_services_that_import_each_other_are_named(report: str) -> None:
+    assert "services never import each other BROKEN" in report
+    assert "services.spanner_reader is not allowed to import services.cdc_consumer" in report

@@ -28,7 +28,7 @@ class Snapshotting(BigtablePipeline):
         """Run a command beside the reader to its end."""
         return self.run_command("snapshot", *arguments, **variables)
 
-    def wait_until_said(self, number: int) -> None:
+    def wait_until_complete(self, number: int) -> None:
         """Wait until so many snapshots are complete."""
         self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, TIMEOUT)
 

@@ -128,7 +128,7 @@ class World:
         return all(one.state not in UNFINISHED for one in self.snapshots.rows.values())
 
     @property
-    def told(self) -> list[str]:
+    def announced(self) -> list[str]:
         """Return since when the table is complete, as it was announced."""
         return [header.complete_since for header in self.topic.headers if isinstance(header.complete_since, str)]
 
@@ -207,7 +207,7 @@ async def half_read_and_lost() -> World:
     return world
 
 
-async def read_and_not_told(world: World) -> None:
+async def read_and_not_announced(world: World) -> None:
     """Let a snapshot be read by a reader that is killed before it could tell that it is complete."""
     store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
     (claimed,) = await store.claim([("Planes", 0)])

@@ -111,9 +111,9 @@ def test_appends_refused_for_two_ack_deadlines_mean_no_redelivery_and_no_dead_le
             assert (answer(consumer, "/healthz"), answer(consumer, "/readyz")) == (200, 200)
             time.sleep(1)
         rig.processes.check()
-        code, told = state_of(consumer, singers)
-        assert (code, told["state"]) == (1, "deferred")
-        assert "UNAVAILABLE" in told["troubles"][0]["why"]
+        code, state = state_of(consumer, singers)
+        assert (code, state["state"]) == (1, "deferred")
+        assert "UNAVAILABLE" in state["troubles"][0]["why"]
         rig.commit(*[singer(key, "later while away") for key in range(5)])
     rig.wait_until_equal()
     rig.wait(lambda: state_of(consumer, singers)[1]["state"] == "running", "the table to be said to run again")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(1_800)
 TIMEOUT = timedelta(minutes=5)
 
 
-class Said:
+class Asked:
     """What a command of a service has said."""
 
     def __init__(self, rig: Rig, service: str, *words: str, settings: Mapping[str, str]) -> None:
@@ -25,16 +25,16 @@ class Said:
         self.code, self.text = done.returncode, done.stdout
 
 
-def reader_says(rig: Rig, *words: str) -> Said:
-    return Said(rig, "spanner_reader", *words, settings=rig.pipeline.reader_environment())
+def ask_reader(rig: Rig, *words: str) -> Asked:
+    return Asked(rig, "spanner_reader", *words, settings=rig.pipeline.reader_environment())
 
 
-def consumer_says(rig: Rig, consumer: Service, *words: str) -> Said:
-    return Said(rig, "cdc_consumer", "status", "--address", consumer.address, *words, settings={})
+def ask_consumer(rig: Rig, consumer: Service, *words: str) -> Asked:
+    return Asked(rig, "cdc_consumer", "status", "--address", consumer.address, *words, settings={})
 
 
 def states(rig: Rig, consumer: Service) -> Mapping[str, str]:
-    tables = msgspec.json.decode(consumer_says(rig, consumer, "--json").text)["tables"]
+    tables = msgspec.json.decode(ask_consumer(rig, consumer, "--json").text)["tables"]
     return {table["table"]: table["state"] for table in tables}
 
 
@@ -70,27 +70,27 @@ def test_a_retyped_column_is_followed_and_the_fixes_that_both_services_print_res
     assert rig.letters() == []
     assert set(states(rig, consumer).values()) == {"running"}
 
-    rig.wait(lambda: reader_says(rig, "status").code == 1, "the reader to say so", TIMEOUT)
-    told = reader_says(rig, "status").text
-    assert f"{singers}: pending resync since" in told
-    assert "column type changed (Born)" in told
+    rig.wait(lambda: ask_reader(rig, "status").code == 1, "the reader to say so", TIMEOUT)
+    status = ask_reader(rig, "status").text
+    assert f"{singers}: pending resync since" in status
+    assert "column type changed (Born)" in status
 
     # The consumer's fix: both columns go, and the values have their own name again.
-    said = re.search(
+    statement = re.search(
         r"ALTER TABLE \S+ DROP COLUMN IF EXISTS `Born`, DROP COLUMN `Born_INT64`", consumer.process.output()
     )
-    assert said is not None, consumer.process.output()
-    rig.target.query(said[0])
+    assert statement is not None, consumer.process.output()
+    rig.target.query(statement[0])
 
     # The reader's: every row comes again, and the resync request ends.
-    touch = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", told)
-    synced = re.search(rf"`python -m services.spanner_reader (synced {singers})`", told)
-    assert touch is not None, told
-    assert synced is not None, told
+    touch = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", status)
+    synced = re.search(rf"`python -m services.spanner_reader (synced {singers})`", status)
+    assert touch is not None, status
+    assert synced is not None, status
     assert rig.database.execute(touch[1])[0] == 4
     rig.wait_until_equal(timeout=TIMEOUT)
-    assert reader_says(rig, *synced[1].split()).code == 0
+    assert ask_reader(rig, *synced[1].split()).code == 0
 
     rig.wait(lambda: set(states(rig, consumer).values()) == {"running"}, "all tables to run", TIMEOUT)
-    assert (reader_says(rig, "status").code, consumer_says(rig, consumer).code) == (0, 0)
+    assert (ask_reader(rig, "status").code, ask_consumer(rig, consumer).code) == (0, 0)
     assert rig.letters() == []

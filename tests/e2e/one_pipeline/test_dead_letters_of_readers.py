@@ -25,20 +25,20 @@ class Person:
         settings = rig.pipeline.dead_letter_environment(dead_letters_in(rig.processes.directory))
         self._command = DeadLettersCommand({**rig.processes.environment, **settings, "MILLRACE_USER": "ada"})
 
-    def says(self, *words: str, code: int = 0) -> str:
+    def output(self, *words: str, code: int = 0) -> str:
         """Run a command; return what it says."""
-        found, said = self._command(*words)
-        assert found == code, (words, said)
-        return said
+        found, printed = self._command(*words)
+        assert found == code, (words, printed)
+        return printed
 
     def sees(self, count: int, attempts: int) -> Sequence[Mapping[str, Any]]:
         """Wait until so many letters have failed so often; return them."""
         found: list[Mapping[str, Any]] = []
 
         def there() -> bool:
-            code, said = self._command("list", "--json")
+            code, printed = self._command("list", "--json")
             if code == 0:
-                found[:] = json.loads(said)["dead_letters"]
+                found[:] = json.loads(printed)["dead_letters"]
             return code == 0 and [one["attempts"] for one in found] == [attempts] * count
 
         self.rig.wait(there, f"{count} letters that have failed {attempts} times")
@@ -69,11 +69,11 @@ def test_a_row_too_large_for_any_message_is_one_dead_letter_however_often_it_is_
     assert {name for name in dead_letter if dead_letter[name] != same[name]} == {"attempts", "last_failed_at"}
 
     # It cannot be replayed or edited, and the words say what can be done.
-    refused = person.says("replay", "--all", "--execute", code=1)
+    refused = person.output("replay", "--all", "--execute", code=1)
     assert "write the row once more at its source" in " ".join(refused.split())
-    refused = person.says("edit", dead_letter["id"], "--set", 'Name="2"', "--why", "smaller", code=1)
+    refused = person.output("edit", dead_letter["id"], "--set", 'Name="2"', "--why", "smaller", code=1)
     assert "write the row once more at its source" in " ".join(refused.split())
     rig.commit(Write("update", "Singers", {"Id": 2, "Photo": b"small"}))
     rig.wait_until_equal()
-    person.says("discard", "--id", dead_letter["id"], "--why", "smaller at its source")
-    person.says("list", code=3)
+    person.output("discard", "--id", dead_letter["id"], "--why", "smaller at its source")
+    person.output("list", code=3)

@@ -53,18 +53,18 @@ class Started:
         if wrong:
             raise AssertionError(f"not true of {', '.join(wrong)}") from next(iter(wrong.values()))
 
-    def told(self, table: Mirrored) -> Mapping[str, Any]:
+    def state(self, table: Mirrored) -> Mapping[str, Any]:
         """Return what the consumer says of a table."""
         return next((one for one in self.consumer.status().get("tables", ()) if one["table"] == table.name), {})
 
     def delete_before(self, table: Mirrored) -> str | None:
         """Return what the consumer says that rows of a table have to be as new as; None: they are."""
-        since: str | None = self.told(table).get("delete_missing_rows_before")
+        since: str | None = self.state(table).get("delete_missing_rows_before")
         return since
 
     def settle(self, table: Mirrored) -> str:
         """Return longer than a change of a table takes to be applied, on a machine that may stand still for a while."""
-        taken = sum(seconds or 0.0 for seconds in self.told(table)["lag_seconds"].values())
+        taken = sum(seconds or 0.0 for seconds in self.state(table)["lag_seconds"].values())
         return f"{10 + 5 * taken:.0f}s"
 
 
@@ -93,7 +93,7 @@ def load(started: Started) -> Iterator[None]:
     began = time.time_ns()
 
     def flows() -> bool:
-        committed = [started.told(table).get("committed") for table in started.tables.values()]
+        committed = [started.state(table).get("committed") for table in started.tables.values()]
         return all(one is not None and parse_timestamp(one) > began for one in committed)
 
     with changing(started):
@@ -134,11 +134,11 @@ def healed_by_snapshot_and_deletion(started: Started, table: Mirrored) -> None:
     since = table.snapshot("--status")["complete_since"]
     assert started.delete_before(table) == since
     started.rig.wait(lambda: table.older(since) == {20_000}, "its rows to be applied", _TIMEOUT)
-    code, said = table.delete_missing_rows(since)
-    assert (code, said["gone"], said["in_source"], said["deleted"]) == (0, 1, 0, 0), said
-    assert [int(json.loads(key)[0]) for key in said["some_gone"]] == [20_000]
-    code, said = table.delete_missing_rows(since, "--execute")
-    assert (code, said["deleted"], said["left"]) == (0, 1, 0), said
+    code, answer = table.delete_missing_rows(since)
+    assert (code, answer["gone"], answer["in_source"], answer["deleted"]) == (0, 1, 0, 0), answer
+    assert [int(json.loads(key)[0]) for key in answer["some_gone"]] == [20_000]
+    code, answer = table.delete_missing_rows(since, "--execute")
+    assert (code, answer["deleted"], answer["left"]) == (0, 1, 0), answer
 
     code, others = table.differences(started.settle(table))
     assert (code in _NOTHING_DIFFERS, others) == (True, {})

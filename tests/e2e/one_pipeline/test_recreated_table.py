@@ -19,7 +19,7 @@ TIMEOUT = timedelta(minutes=5)
 SOURCE = "python -m services.spanner_reader rows"
 
 
-def says(rig: Rig, service: str, *words: str, code: int | None = 0) -> Any:
+def answer(rig: Rig, service: str, *words: str, code: int | None = 0) -> Any:
     """Run a command, with the settings of both services; return its document."""
     settings = {**rig.pipeline.consumer_environment(rig.processes.directory), **rig.pipeline.reader_environment()}
     environment = {**rig.processes.environment, **settings, "PYTHONPATH": str(ROOT)}  # SOURCE is a process
@@ -29,7 +29,7 @@ def says(rig: Rig, service: str, *words: str, code: int | None = 0) -> Any:
 
 
 def reader_status(rig: Rig) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = says(rig, "spanner_reader", "status", code=None)
+    found: Mapping[str, Any] = answer(rig, "spanner_reader", "status", code=None)
     return found
 
 
@@ -52,7 +52,7 @@ def make_again(rig: Rig) -> None:
     rig.commit(singer(2), *tags("stays", "comes"))
 
 
-def told_of(consumer: Service, table: str) -> Mapping[str, Any]:
+def state_of(consumer: Service, table: str) -> Mapping[str, Any]:
     return next((one for one in consumer.status().get("tables", ()) if one["table"] == table), {})
 
 
@@ -65,14 +65,14 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     rig.wait(lambda: reader_status(rig)["pending_resync"], "the table to be marked", TIMEOUT)
     (mark,) = reader_status(rig)["pending_resync"]
     assert (mark["table"], mark["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
-    says(rig, "spanner_reader", "snapshot", table)
+    answer(rig, "spanner_reader", "snapshot", table)
 
     def delete_before() -> str | None:
-        shown: str | None = told_of(consumer, table).get("delete_missing_rows_before", "")
+        shown: str | None = state_of(consumer, table).get("delete_missing_rows_before", "")
         return shown
 
     def complete_since() -> str | None:
-        (shown,) = says(rig, "spanner_reader", "snapshot", "--status", table, code=None)["snapshots"]
+        (shown,) = answer(rig, "spanner_reader", "snapshot", "--status", table, code=None)["snapshots"]
         since: str | None = shown["complete_since"]
         return since
 
@@ -80,10 +80,10 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     since = complete_since()
     assert since is not None
     rig.wait(lambda: delete_before() == since, "the consumer to know which rows to delete", TIMEOUT)
-    assert says(rig, "spanner_reader", "status")["pending_resync"] == []
+    assert answer(rig, "spanner_reader", "status")["pending_resync"] == []
 
     def delete_missing(*words: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = says(
+        found: Mapping[str, Any] = answer(
             rig, "cdc_consumer", "delete-missing-rows", table, "--before", since, "--source", SOURCE, *words, code=None
         )
         return found

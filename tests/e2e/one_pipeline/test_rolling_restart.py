@@ -80,14 +80,14 @@ def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_val
         assert MARKER not in text, name
         samples = [line for line in text.splitlines() if not line.startswith("#")]
         assert 10 < len(samples) < 300, f"{name}: histograms by table, and nothing by row"
-    told = {name: service.process.output() for name, service in first.items()}  # and what the second start says
-    for name, text in told.items():
+    outputs = {name: service.process.output() for name, service in first.items()}  # and what the second start says
+    for name, text in outputs.items():
         assert MARKER not in text, f"{name}: {next(line for line in text.splitlines() if MARKER in line)}"
-        said = [json.loads(line) for line in text.splitlines()]
-        names = [one.get("event") for one in said]
+        logged = [json.loads(line) for line in text.splitlines()]
+        names = [one.get("event") for one in logged]
         assert names.count("service_started") == names.count("service_stopped") == 2, name
-        assert {one["service"] for one in said} == {name}
-        assert all({"time", "severity", "message"} <= one.keys() for one in said)
+        assert {one["service"] for one in logged} == {name}
+        assert all({"time", "severity", "message"} <= one.keys() for one in logged)
 
 
 def stopped(service: Service) -> tuple[int | None, Collection[int | None]]:

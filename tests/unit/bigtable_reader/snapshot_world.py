@@ -189,8 +189,8 @@ class SnapshotWorld(World):
     @property
     def complete_since(self) -> str | None:
         """Return the highest sequence since which a snapshot says that it is complete; None where none does."""
-        said = [header.complete_since for header, _changes in self.topic.batches if header.complete_since]
-        return max((one for one in said if isinstance(one, str)), default=None)
+        announced = [header.complete_since for header, _changes in self.topic.batches if header.complete_since]
+        return max((one for one in announced if isinstance(one, str)), default=None)
 
     def mirrored(self, *, without_missing: bool) -> Mapping[bytes, str]:
         """Return the rows of the mirror, delivered twice and in any order; without those of before a snapshot."""

@@ -121,7 +121,7 @@ def test_played_back_by_its_sequence_it_is_what_the_clusters_hold(
     delivered = lines + chance.choices(lines, k=len(lines))
     chance.shuffle(delivered)
 
-    told, repeated = rows_of_entries([(maker.header, delivered)])
+    logged, repeated = rows_of_entries([(maker.header, delivered)])
 
-    assert told == rows_after(records)
+    assert logged == rows_after(records)
     assert repeated == len(lines)

@@ -62,9 +62,9 @@ async def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_t
     assert [one.payload_bytes for one in kept] == [None, large_entry.size, None, large_row.size]
     assert [one.reason for one in kept] == [Reason.KEY_NOT_REPRESENTABLE] * 2 + [Reason.VALUE_DOES_NOT_FIT] * 2
     for one, row_key in zip(kept, (b"\xff", b"\xff", b"row", b"row"), strict=True):
-        said = json.loads(one.data) if one.payload_bytes else json.loads(bytes(decode_batch(one.data).old[0]))
-        assert base64.b64decode(said["row_key"]) == row_key
-        assert len(said) == (1 if one.payload_bytes else 2)
+        document = json.loads(one.data) if one.payload_bytes else json.loads(bytes(decode_batch(one.data).old[0]))
+        assert base64.b64decode(document["row_key"]) == row_key
+        assert len(document) == (1 if one.payload_bytes else 2)
 
 
 async def test_what_the_consumer_makes_of_a_dead_letter_that_is_replayed_and_fails_again_is_the_same_dead_letter() -> (

@@ -228,10 +228,10 @@ async def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_toke
 async def test_a_partition_whose_lease_is_over_by_the_clock_is_read_no_more_though_this_call_has_read_nothing() -> None:
     reading = Reading(*[[a_record(b"a", 1)] for _call in range(9)], mirror=True)
     reading.trusted_for = 0.0
-    with capture_logs() as said:
+    with capture_logs() as logs:
         task = await reading.begin()
         await asyncio.wait([task], timeout=600)
-    assert [line["event"] for line in said].count("lease_lost") == 1
+    assert [line["event"] for line in logs].count("lease_lost") == 1
     assert task.done()
     assert len(reading.stream.queries) == 1
     assert reading.held.over

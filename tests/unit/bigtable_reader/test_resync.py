@@ -131,7 +131,7 @@ class Marking(RuleBasedStateMachine):
         self.snapshot = advanced(held, progress, release=False)
 
     @rule(run=complete)
-    def its_end_is_told(self, run: int) -> None:
+    def its_end_is_announced(self, run: int) -> None:
         self.keep(core.healed(self.kept, run, WATCHING.digest))
         if self.snapshot is not None and self.snapshot.run == run:
             self.snapshot = replace(self.snapshot, announced=True)

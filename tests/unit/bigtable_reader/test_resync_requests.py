@@ -84,7 +84,7 @@ async def live(chance: Random, before: Sequence[bytes], steps: Sequence[str], **
 
 
 async def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_by_hand_heals() -> None:
-    with capture_logs() as said:
+    with capture_logs() as logs:
         world = await a_read_world(KEYS)
         world.drop_family("f")
         await asyncio.sleep(120)
@@ -94,10 +94,10 @@ async def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_
         await world.request()
         await world.end_equal()
     assert not world.is_marked()
-    told = [line for line in said if line["event"] in ("resync_requested", "table_healed")]
-    assert [line["event"] for line in told] == ["resync_requested", "table_healed"]
-    assert (told[0]["log_level"], told[0]["why"], told[0]["families"]) == ("error", ["families_dropped"], ["f"])
-    assert "`python -m services.bigtable_reader snapshot`" in told[0]["fix"]
+    events = [line for line in logs if line["event"] in ("resync_requested", "table_healed")]
+    assert [line["event"] for line in events] == ["resync_requested", "table_healed"]
+    assert (events[0]["log_level"], events[0]["why"], events[0]["families"]) == ("error", ["families_dropped"], ["f"])
+    assert "`python -m services.bigtable_reader snapshot`" in events[0]["fix"]
 
 
 async def test_two_readers_that_are_to_heal_it_by_themselves_ask_once() -> None:

@@ -33,8 +33,8 @@ async def test_watched_it_shows_that_no_reader_is_there_and_goes_on_watching() -
     await asyncio.sleep(59)
     assert out.getvalue().endswith("no reader is there; start one\n")
     world.start()
-    code, said = await watching
-    (shown,) = json.loads(said.rpartition("\x1b[J")[2])["snapshots"]
+    code, output = await watching
+    (shown,) = json.loads(output.rpartition("\x1b[J")[2])["snapshots"]
     assert (code, shown["state"], shown["waits"]) == (0, "DONE", None)
     await world.end()
 
@@ -44,11 +44,11 @@ async def test_watched_it_ends_with_one_where_the_snapshot_is_given_up() -> None
     assert await Command(world)("--status") == (0, "weather: no snapshot was asked for\n")
     watching = asyncio.create_task(Command(world)("--watch"))
     await asyncio.sleep(5)
-    code, said = await Command(world)("--status")
-    assert (code, "it waits: no reader is there" in said, "-> start one" in said) == (1, True, True)
+    code, output = await Command(world)("--status")
+    assert (code, "it waits: no reader is there" in output, "-> start one" in output) == (1, True, True)
     assert (await Command(world)("--cancel"))[0] == 0
-    code, said = await watching
-    assert (code, "cancelled" in said, "waits" in said) == (1, True, False)
+    code, output = await watching
+    assert (code, "cancelled" in output, "waits" in output) == (1, True, False)
     assert (await Command(world)("--status"))[0] == 0
     assert world.snapshots.snapshot is not None
     assert {part.state for part in world.snapshots.snapshot.parts} == {PartState.CANCELLED}
@@ -58,13 +58,13 @@ async def test_watched_it_ends_with_one_where_the_snapshot_is_given_up() -> None
 async def test_as_json_a_dry_run_names_the_keys_and_a_cancellation_reports_whether_something_was_left_to_read() -> None:
     world = await a_world()
     for arguments, keys in (((), None), (("--after", "04"), ["[04\\x00, end)"])):
-        code, said = await Command(world)(*arguments, "--dry-run", "--json")
+        code, output = await Command(world)(*arguments, "--dry-run", "--json")
         shown = {"table": "weather", "keys": keys, "table_bytes": 100_000_000}
-        assert (code, json.loads(said)) == (0, {"would_read": [shown]})
+        assert (code, json.loads(output)) == (0, {"would_read": [shown]})
     await world.request()
     for was_left in (True, False):
-        code, said = await Command(world)("--cancel", "--json")
-        assert (code, json.loads(said)) == (0, {"cancelled": [{"table": "weather", "changed": was_left}]})
+        code, output = await Command(world)("--cancel", "--json")
+        assert (code, json.loads(output)) == (0, {"cancelled": [{"table": "weather", "changed": was_left}]})
     await world.end()
 
 

@@ -73,16 +73,16 @@ async def test_a_first_start_reads_all_rows_though_some_keys_were_asked_for_befo
     assert [one["event"] for one in logs] == ["snapshot_requested", "snapshot_not_requested"]
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_announced(told: bool) -> None:
+@pytest.mark.parametrize("announced", [False, True])
+def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_announced(announced: bool) -> None:
     whole = read(asked_for(None))
-    if told:
+    if announced:
         whole = Snapshot(run=whole.run, requested_at=EPOCH, parts=whole.parts, whole=True, announced=True)
     beside = asked_for(whole, [SOME], whole=False)
-    assert beside.whole is not told
-    assert (beside.run == whole.run) is not told
+    assert beside.whole is not announced
+    assert (beside.run == whole.run) is not announced
     assert beside.complete_since is None
-    assert (read(beside).complete_since is None) is told
+    assert (read(beside).complete_since is None) is announced
 
 
 def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> None:
@@ -107,9 +107,10 @@ def test_progress_under_an_earlier_claim_of_the_same_reader_is_not_saved() -> No
 
 
 @pytest.mark.parametrize(
-    ("ranges", "told"), [(["-"], True), (["-m", "m-"], True), (["-m"], False), (["m-"], False), (["-b", "c-"], False)]
+    ("ranges", "announced"),
+    [(["-"], True), (["-m", "m-"], True), (["-m"], False), (["m-"], False), (["-b", "c-"], False)],
 )
-async def test_the_end_of_one_that_leaves_out_keys_is_not_reported(ranges: Sequence[str], told: bool) -> None:
+async def test_the_end_of_one_that_leaves_out_keys_is_not_reported(ranges: Sequence[str], announced: bool) -> None:
     ends = BigtableSnapshotEnds(
         FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10)),
         FakeResyncStore(PartitionTable()),
@@ -118,7 +119,7 @@ async def test_the_end_of_one_that_leaves_out_keys_is_not_reported(ranges: Seque
         automatic=False,
     )
     keys = [KeyRange(*(end.encode() for end in one.split("-"))) for one in ranges]
-    assert ends.is_to_be_announced(read(asked_for(None, keys)), None) is told
+    assert ends.is_to_be_announced(read(asked_for(None, keys)), None) is announced
 
 
 def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_first_of_its_parts() -> None:

@@ -17,8 +17,8 @@ LEFT, RIGHT = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 
 
 def a_part(number: int, keys: KeyRange, **more: object) -> SnapshotPart:
-    told = {"number": number, "range": keys, "above": NOON, "again": True, "state": PartState.CUT, **more}
-    return SnapshotPart(**told)  # type: ignore[arg-type]
+    fields = {"number": number, "range": keys, "above": NOON, "again": True, "state": PartState.CUT, **more}
+    return SnapshotPart(**fields)  # type: ignore[arg-type]
 
 
 def a_snapshot(*parts: SnapshotPart, whole: bool = True) -> Snapshot:

@@ -82,9 +82,9 @@ async def test_its_status_reports_why_it_is_never_announced_and_complete_since_n
         one = await shown(world)
         assert (one["state"], one["complete_since"], one["announced"]) == (state, None, False)
         assert "the topic lost messages" in str(one["never_announced"])
-        code, said = await Command(world)("--status")
+        code, output = await Command(world)("--status")
         assert code == (state == "READING")
-        assert "it is never announced as complete: the topic lost" in said
+        assert "it is never announced as complete: the topic lost" in output
         world.start()
         await asyncio.sleep(120)
     assert (await Command(world)("--status", "--watch"))[0] == 1

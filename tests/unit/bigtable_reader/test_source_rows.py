@@ -80,8 +80,8 @@ async def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_oth
     answers = world.answers()
     read = [one async for one in answers.read(Read("weather"))]
     looked = [one async for one in answers.read_keys(ReadKeys("weather", (*KEYS, ("never",))))]
-    for said in (read, looked):
-        found = rows_of(said)
+    for answer in (read, looked):
+        found = rows_of(answer)
         assert len(found) == 20
         assert [key for key, row in sorted(found.items()) if row == "null"] == [
             '{"row_key":"00"}',

@@ -111,9 +111,9 @@ def test_a_stream_that_is_paused_is_healthy_until_half_of_what_is_kept_is_over(b
     shown = document("s", replace(survey, paused_since=Microseconds(NOON - behind * 1_000_000)), DAY, NOON)
     assert (shown["state"], exit_code(shown)) == ("paused", code)
     assert shown["paused_since"] == shown["low_watermark"]
-    told = "\n".join(lines(shown))
-    assert "nothing is read until `resume`" in told
-    assert ("resume before it is over" in told) is bool(code)
+    text = "\n".join(lines(shown))
+    assert "nothing is read until `resume`" in text
+    assert ("resume before it is over" in text) is bool(code)
 
 
 def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and_is_no_success() -> None:
@@ -132,13 +132,13 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     shown = document("s", replace(survey, resync_request=BigtableResyncRequest("weather", findings)), DAY, NOON)
 
     assert (well["pending_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
-    told = list(lines(shown))
-    at = told.index("weather: pending resync since 2023-11-14T22:13:20Z")
-    assert told[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"
-    assert told[at + 2] == "  routed to another cluster, found at 2023-11-14T22:13:20Z"
-    assert told[at + 3] == "  tables file watches more (families), found at 2023-11-14T22:13:20Z"
-    assert told[at + 4].startswith("  -> readers have had different tables files")
-    assert "`python -m services.bigtable_reader snapshot`" in told[at + 4]
+    text = list(lines(shown))
+    at = text.index("weather: pending resync since 2023-11-14T22:13:20Z")
+    assert text[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"
+    assert text[at + 2] == "  routed to another cluster, found at 2023-11-14T22:13:20Z"
+    assert text[at + 3] == "  tables file watches more (families), found at 2023-11-14T22:13:20Z"
+    assert text[at + 4].startswith("  -> readers have had different tables files")
+    assert "`python -m services.bigtable_reader snapshot`" in text[at + 4]
     registry = CollectorRegistry()
     metrics = BigtableReaderMetrics(registry, "s", MicrosecondClock())
     for resync_request, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):

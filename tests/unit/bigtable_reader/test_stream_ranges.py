@@ -132,10 +132,10 @@ def test_a_command_may_speak_to_the_readers_of_a_stream_that_was_begun(saved: di
 def test_a_command_on_a_table_that_no_reader_has_begun_names_the_settings_to_look_at(readers: frozenset[str]) -> None:
     with pytest.raises(
         MisconfiguredError, match=r"BIGTABLE_TABLE and CHANGE_STREAM_NAME right\?.* start the reader"
-    ) as told:
+    ) as error:
         check_known("weathre", "s", BigtablePartitionSurvey((), {}, readers))
-    assert "weathre" in str(told.value)
-    assert "Stop every reader" not in str(told.value)
+    assert "weathre" in str(error.value)
+    assert "Stop every reader" not in str(error.value)
 
 
 def test_only_where_readers_were_is_it_said_that_the_row_was_deleted() -> None:

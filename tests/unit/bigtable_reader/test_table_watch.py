@@ -85,9 +85,9 @@ def watched(
         if isinstance(ended, Exception):
             raise ended
 
-    with capture_logs() as said:
+    with capture_logs() as logs:
         run_in_virtual_time(watching())
-    return said, learnt
+    return logs, learnt
 
 
 def nothing(_catalog: Looking) -> None:
@@ -127,33 +127,33 @@ def test_what_stays_as_it_is_is_not_mentioned() -> None:
 
 
 def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_fix() -> None:
-    said, learnt = watched(nothing, changed(families=frozenset({"g", "h"})), nothing)
+    logs, learnt = watched(nothing, changed(families=frozenset({"g", "h"})), nothing)
 
     assert learnt == [frozenset({"h"})]
-    assert [(line["event"], line["families"], line["log_level"]) for line in said] == [
+    assert [(line["event"], line["families"], line["log_level"]) for line in logs] == [
         ("families_added", ["h"], "info"),
         ("families_dropped", ["f"], "error"),
     ]
-    assert said[1]["fix"]
+    assert logs[1]["fix"]
 
 
 def test_a_cluster_that_comes_or_goes_is_reported_with_what_follows_from_it() -> None:
     added, dropped = changed(clusters=frozenset({"c1", "c2"})), changed(clusters=frozenset({"c2"}))
-    said, learnt = watched(nothing, added, dropped, nothing)
+    logs, learnt = watched(nothing, added, dropped, nothing)
 
     assert learnt == []
-    assert [(line["event"], line["added"], line["dropped"]) for line in said] == [
+    assert [(line["event"], line["added"], line["dropped"]) for line in logs] == [
         ("clusters_changed", ["c2"], []),
         ("clusters_changed", [], ["c1"]),
     ]
-    assert "low watermark stands still" in said[0]["why"]
-    assert "APP_PROFILE" in said[1]["fix"]
+    assert "low watermark stands still" in logs[0]["why"]
+    assert "APP_PROFILE" in logs[1]["fix"]
 
 
 def test_an_inspection_that_fails_is_made_again() -> None:
-    said, learnt = watched(nothing, failing(TransientError("away")), with_also("h"))
+    logs, learnt = watched(nothing, failing(TransientError("away")), with_also("h"))
 
-    assert [line["event"] for line in said] == ["table_inspection_failed", "families_added"]
+    assert [line["event"] for line in logs] == ["table_inspection_failed", "families_added"]
     assert learnt == [frozenset({"h"})]
 
 
@@ -162,10 +162,10 @@ def test_what_changed_while_no_reader_ran_is_reported_at_the_first_inspection_an
     assert watched(nothing, kept=table) == ([], [])
     assert table.seen == InspectedTable(frozenset({"f", "g"}), frozenset({"c1"}), 7 * 86_400, "c1")
 
-    said, learnt = watched(dropped, nothing, kept=table)
+    logs, learnt = watched(dropped, nothing, kept=table)
 
-    assert [line["event"] for line in said] == ["families_added", "families_dropped", "clusters_changed"]
-    assert said[1]["families"] == ["f"]
+    assert [line["event"] for line in logs] == ["families_added", "families_dropped", "clusters_changed"]
+    assert logs[1]["families"] == ["f"]
     assert learnt == []  # the process began with them
     assert watched(dropped, nothing, kept=table) == ([], [])
 
@@ -173,13 +173,13 @@ def test_what_changed_while_no_reader_ran_is_reported_at_the_first_inspection_an
 def test_a_retention_that_becomes_shorter_is_a_warning_with_the_fix_and_a_longer_one_is_none() -> None:
     shorter, longer = changed(retention=86_400), changed(retention=3 * 86_400)
     reported: list[timedelta] = []
-    said, _learnt = watched(nothing, shorter, nothing, longer, report_retention=reported.append)
+    logs, _learnt = watched(nothing, shorter, nothing, longer, report_retention=reported.append)
 
-    assert [(line["event"], line["log_level"], line["was"], line["now"]) for line in said] == [
+    assert [(line["event"], line["log_level"], line["was"], line["now"]) for line in logs] == [
         ("retention_shortened", "warning", "7 days, 0:00:00", "1 day, 0:00:00"),
         ("retention_lengthened", "info", "1 day, 0:00:00", "3 days, 0:00:00"),
     ]
-    assert "--change-stream-retention-period" in said[0]["fix"]
+    assert "--change-stream-retention-period" in logs[0]["fix"]
     assert [retention.days for retention in reported] == [7, 1, 1, 3, 3], "each look reports it"
 
 
@@ -226,10 +226,10 @@ def test_what_two_readers_see_is_found_once() -> None:
         table.resync = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)
         snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)  # which heals it
 
-    said, _learnt = watched(nothing, seen_by_another, nothing, kept=table, snapshots=snapshots)
+    logs, _learnt = watched(nothing, seen_by_another, nothing, kept=table, snapshots=snapshots)
 
     assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
-    assert [line["event"] for line in said] == ["families_dropped"], "each says it"
+    assert [line["event"] for line in logs] == ["families_dropped"], "each says it"
 
 
 def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
@@ -265,19 +265,19 @@ def test_a_family_is_missed_that_an_older_version_has_seen(left_behind: Callable
 
 def test_clusters_and_families_that_are_added_or_not_watched_mark_nothing() -> None:
     clusters, table = changed(clusters=frozenset({"c1", "c2"})), PartitionTable()
-    said, _learnt = watched(nothing, with_also("unwatched"), without("unwatched"), clusters, kept=table)
+    logs, _learnt = watched(nothing, with_also("unwatched"), without("unwatched"), clusters, kept=table)
 
     assert found_of(table) == []
-    assert [line["event"] for line in said] == ["families_added", "clusters_changed"]
+    assert [line["event"] for line in logs] == ["families_added", "clusters_changed"]
 
 
 def test_a_change_log_alone_is_never_pending_resync_and_what_is_reported_of_it_is_true() -> None:
     table = PartitionTable()
-    said, _learnt = watched(nothing, without("f"), nothing, kept=table, mirrored=False)
+    logs, _learnt = watched(nothing, without("f"), nothing, kept=table, mirrored=False)
 
     assert found_of(table) == []
-    assert [(line["event"], line["log_level"]) for line in said] == [("families_dropped", "warning")]
-    assert "snapshot" not in said[0]["fix"]
+    assert [(line["event"], line["log_level"]) for line in logs] == [("families_dropped", "warning")]
+    assert "snapshot" not in logs[0]["fix"]
 
 
 @pytest.mark.parametrize(

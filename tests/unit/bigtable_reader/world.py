@@ -241,8 +241,8 @@ class World:
             assert found is not None, f"nothing was published of {row_key!r}"
             assert found.row == wanted, row_key
         if self.with_log:
-            told, repeated = rows_of_entries(delivered)
-            assert told == {key: cells for key in self.table.row_keys if (cells := cells_of(self.table.row(key)))}
+            logged, repeated = rows_of_entries(delivered)
+            assert logged == {key: cells for key in self.table.row_keys if (cells := cells_of(self.table.row(key)))}
             assert repeated > 0
 
     def _outputs(self) -> Outputs:

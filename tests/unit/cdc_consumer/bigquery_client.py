@@ -33,14 +33,14 @@ class FakeBigQuery:
         """What the dataset gives its tables."""
 
     def get_dataset(self, path: str, **_more: Any) -> bigquery.Dataset:
-        self.fail_if_told("get_dataset")
+        self.fail_if_planned("get_dataset")
         project, dataset = path.split(".")
         return bigquery.Dataset.from_api_repr(
             {"datasetReference": {"projectId": project, "datasetId": dataset}, **self.defaults}
         )
 
     def get_table(self, path: object, **_more: Any) -> bigquery.Table:
-        self.fail_if_told("get_table")
+        self.fail_if_planned("get_table")
         name = str(path).rpartition(".")[2]
         if name not in self.tables:
             raise NOT_FOUND("no table")
@@ -63,7 +63,7 @@ class FakeBigQuery:
         return self.called(table.table_id)
 
     def update_table(self, table: bigquery.Table, fields: Sequence[str], **_more: Any) -> bigquery.Table:
-        self.fail_if_told("update_table")
+        self.fail_if_planned("update_table")
         patch = deepcopy(table.to_api_repr())
         for name in (_IN_RESOURCE.get(field, field) for field in fields):
             self.tables[table.table_id][name] = patch[name]
@@ -73,6 +73,6 @@ class FakeBigQuery:
         """Return a table as it is."""
         return bigquery.Table.from_api_repr(deepcopy(self.tables[name]))
 
-    def fail_if_told(self, call: str) -> None:
+    def fail_if_planned(self, call: str) -> None:
         if call in self.errors:
             raise self.errors[call]

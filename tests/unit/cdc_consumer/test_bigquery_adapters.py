@@ -81,18 +81,18 @@ def test_a_column_that_we_would_not_make_gets_one_beside_it_and_is_reported_once
             tables.forget("planes")
 
     assert there.columns[-1] == TableColumn("seats_INT64", COLUMN_TYPES["INT64"])
-    (said,) = [line for line in logs if line["event"] == "column_of_another_type"]
-    assert (said["table"], said["column"], said["written_to"]) == ("planes", "seats", "seats_INT64")
-    assert "tables/planes: rows that have not changed since have NULL in seats_INT64" in said["fix"]
-    assert said["fix"].endswith("ALTER TABLE `p.d.planes` DROP COLUMN IF EXISTS `seats`, DROP COLUMN `seats_INT64`")
+    (event,) = [line for line in logs if line["event"] == "column_of_another_type"]
+    assert (event["table"], event["column"], event["written_to"]) == ("planes", "seats", "seats_INT64")
+    assert "tables/planes: rows that have not changed since have NULL in seats_INT64" in event["fix"]
+    assert event["fix"].endswith("ALTER TABLE `p.d.planes` DROP COLUMN IF EXISTS `seats`, DROP COLUMN `seats_INT64`")
 
 
 def test_a_column_is_added_with_the_warning_that_older_rows_have_null_in_it() -> None:
     with capture_logs() as logs:
         tables_of(FakeBigQuery(planes())).ensure(COLOUR)
-    (said,) = [line for line in logs if line["event"] == "columns_added"]
-    assert (said["log_level"], said["columns"]) == ("info", ["colour"]), "most often the source has just added it"
-    assert "take a snapshot of the table, unless the source has just added" in said["note"]
+    (event,) = [line for line in logs if line["event"] == "columns_added"]
+    assert (event["log_level"], event["columns"]) == ("info", ["colour"]), "most often the source has just added it"
+    assert "take a snapshot of the table, unless the source has just added" in event["note"]
 
 
 @pytest.mark.parametrize("named", ["", "named"])
@@ -143,7 +143,7 @@ class Several(FakeBigQuery):
     def test_iam_permissions(self, table: str, permissions: Sequence[str], **_more: Any) -> dict[str, Any]:
         name = table.removeprefix("p.d.")
         self.asked.append(name)
-        self.fail_if_told("test_iam_permissions")
+        self.fail_if_planned("test_iam_permissions")
         readable = {"etag": "ACAB", "permissions": ["bigquery.tables.get"]}
         return {"permissions": list(permissions)} if name in self.writable else readable
 
@@ -463,14 +463,14 @@ def test_a_query_that_has_failed_is_run_again_under_another_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "told"),
+    ("dataset", "message"),
     [(True, "there is no table p.d.planes"), (False, "dataset p.d does not exist .BIGQUERY_DATASET")],
 )
-def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: bool, told: str) -> None:
+def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: bool, message: str) -> None:
     client: Any = FakeBigQuery(**({} if dataset else {"get_dataset": NOT_FOUND("d")}))
-    with pytest.raises(MisconfiguredError, match=told):
+    with pytest.raises(MisconfiguredError, match=message):
         BigQueryMirrorRows(MirrorQueries(client), "p", "d", Stop()).find("planes")
-    with pytest.raises(MisconfiguredError, match=told):
+    with pytest.raises(MisconfiguredError, match=message):
         BigQueryMirrorTables(client, "p", "d").find(Mirrored(a_header(), PLANES, PLANES.columns))
 
 

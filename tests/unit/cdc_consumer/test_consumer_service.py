@@ -352,8 +352,8 @@ def test_a_task_that_does_not_reach_the_driver_names_the_address_and_the_fix() -
 
 def test_a_port_that_is_taken_is_named() -> None:
     with listening(lambda _report: None) as one, receiving_reports(lambda _report: None, DeadLetterLimit()) as other:
-        told = rf"127.0.0.1:{one.port}: .*TASKS_PORT"
-        with pytest.raises(MisconfiguredError, match=told):
+        message = rf"127.0.0.1:{one.port}: .*TASKS_PORT"
+        with pytest.raises(MisconfiguredError, match=message):
             other.listen("127.0.0.1", port=one.port)
 
 

@@ -96,7 +96,7 @@ def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
     sink_task._composed.cache_clear()
 
 
-def defer_a_flood(options: SinkOptions) -> None:
+def trip_the_limit(options: SinkOptions) -> None:
     with pytest.raises(MisconfiguredError, match="POISON_LIMIT"):
         write(options, a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
 
@@ -109,29 +109,29 @@ def write(options: SinkOptions, *messages: Mapping[str, object]) -> None:
     BigQueryCdcWriter(options).write(iter([pa.RecordBatch.from_pylist([row], PORTION_SCHEMA)]))
 
 
-def test_a_flood_that_is_deferred_is_reported_with_the_time_by_which_the_last_of_it_comes_again(
+def test_messages_deferred_at_the_limit_are_reported_with_the_time_by_which_the_last_of_them_comes_again(
     pubsub: FakeChannel,
 ) -> None:
     before = SystemClock().now() // 1000
     with heard(limit=0) as (driver, taken):
-        defer_a_flood(replace(OPTIONS, driver=driver))
-        told = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
+        trip_the_limit(replace(OPTIONS, driver=driver))
+        counts = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
     after = SystemClock().now() // 1000
 
     deadlines = {request.ack_deadline_seconds for name, request in pubsub.calls if name == "ModifyAckDeadline"}
     assert deadlines == {30, 60}
     minute = timedelta(minutes=1) // timedelta(microseconds=1)
-    assert (told.deferred, told.acked) == (2, 0)
-    assert before + minute <= told.deferred_until <= after + minute
+    assert (counts.deferred, counts.acked) == (2, 0)
+    assert before + minute <= counts.deferred_until <= after + minute
 
 
-def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arrived(
+def test_the_next_run_knows_of_messages_deferred_at_the_limit_though_no_report_of_them_has_arrived(
     pubsub: FakeChannel, tmp_path: Path
 ) -> None:
     next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
     directory = choose_state_directory(next_run.checkpoint_location)
     with listening(lambda _report: None, limit=0) as driver:
-        defer_a_flood(replace(OPTIONS, driver=driver, state_directory=str(directory)))
+        trip_the_limit(replace(OPTIONS, driver=driver, state_directory=str(directory)))
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
     assert Deferrals(state_file(next_run, DEFERRALS_FILE), SystemClock()).until() is not None

@@ -134,9 +134,9 @@ def test_how_many_rows_are_deleted_of_which_no_source_was_asked_can_be_refused(w
 
 def test_one_that_was_recreated_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
     rows = FakeMirrorRows(world.writer)
-    rows.told = NOW // 1_000 - AFTER // timedelta(microseconds=1)
+    rows.announced_at = NOW // 1_000 - AFTER // timedelta(microseconds=1)
     assert not deletion_in(world, rows=rows).early
-    rows.told += 1
+    rows.announced_at += 1
     assert deletion_in(world, rows=rows).early
 
 
@@ -443,14 +443,14 @@ MIRROR = MirrorTable(table_definition(a_header()), "label", soft_delete=False, c
 LATE = MirrorTable(table_definition(a_header()), "label", False, 1_000_000, timedelta(minutes=15))
 
 
-def told(found: Deletion, mirror: MirrorTable = MIRROR, *, execute: bool = True) -> list[str]:
+def shown(found: Deletion, mirror: MirrorTable = MIRROR, *, execute: bool = True) -> list[str]:
     return list(lines(deletion_document("Planes", mirror, found, QuerySpend(2, 20_971_520), execute=execute)))
 
 
 def test_a_dry_run_reports_what_would_go_and_how() -> None:
     found = Deletion(1_000_000, older=3, living=1, some_living=["[2]"], some_gone=["[1]", "[3]"])
 
-    assert told(found, execute=False) == [
+    assert shown(found, execute=False) == [
         "planes: 3 rows from before 1970-01-01T00:00:01Z",
         "1 of them are in the source and stay: their snapshot rows are on their way, or are dead letters",
         "  of these keys, among others: [2]",
@@ -464,7 +464,7 @@ def test_a_dry_run_reports_what_would_go_and_how() -> None:
 def test_what_was_done_and_what_was_not_is_reported() -> None:
     found = Deletion(1_000_000, older=3, some_gone=["[1]"], deleted=2, refused=1, left=1, hidden=True)
 
-    assert told(found, LATE)[1:] == [
+    assert shown(found, LATE)[1:] == [
         "2 are not in the source and were deleted",
         "  of these keys, among others: [1]",
         "BigQuery has refused the deletion of 1",
@@ -477,7 +477,7 @@ def test_what_was_done_and_what_was_not_is_reported() -> None:
 def test_what_no_change_can_delete_is_left_to_the_caller() -> None:
     found = Deletion(1_000_000, older=1, keyless=1)
 
-    assert "1 hold a NULL in their key" in told(found, execute=False)[2]
+    assert "1 hold a NULL in their key" in shown(found, execute=False)[2]
 
 
 @pytest.mark.parametrize(
@@ -510,10 +510,10 @@ def test_it_is_one_object_where_that_is_asked_for() -> None:
 
 
 def test_what_a_deletion_would_read_is_printed_as_text_or_as_one_object() -> None:
-    told = estimate_document("Planes", MIRROR, QueryEstimate(1_500_000_000, 670))
+    estimates = estimate_document("Planes", MIRROR, QueryEstimate(1_500_000_000, 670))
     text, as_json = io.StringIO(), io.StringIO()
-    print_deletion(told, False, text)
-    print_deletion(told, True, as_json)
+    print_deletion(estimates, False, text)
+    print_deletion(estimates, True, as_json)
 
     assert text.getvalue().splitlines() == [
         "planes: one query finds the rows: 1500000000 bytes (1.5 GB)",

@@ -115,9 +115,9 @@ def test_a_column_of_an_unknown_type_is_named_and_warned_of_once() -> None:
     with capture_logs() as logs:
         for _ in range(2):
             world.apply(a_message(a_change(1), header=unknown))
-    (told,) = [line for line in logs if line["event"] == "column_of_unknown_type"]
-    assert (told["source_table"], told["column"], told["type"]) == ("planes", "c", "TIME")
-    assert "ignored_columns" in told["fix"]
+    (event,) = [line for line in logs if line["event"] == "column_of_unknown_type"]
+    assert (event["source_table"], event["column"], event["type"]) == ("planes", "c", "TIME")
+    assert "ignored_columns" in event["fix"]
 
 
 # JSON to columns to protobuf, read back: against plain Python.

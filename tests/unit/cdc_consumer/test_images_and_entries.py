@@ -207,8 +207,8 @@ def test_images_that_no_table_takes_are_acked_and_reported_once() -> None:
         counts = [world.apply(a_message(a_change(1), header=IMAGES), a_message(a_line(1), header=LOG)) for _ in "ab"]
 
     assert [(each.left_out, each.acked, each.rows_written) for each in counts] == [(1, 2, 1)] * 2
-    told = [(line["source_table"], line["content"]) for line in logs if line["event"] == "table_left_out"]
-    assert told == [("planes", "images")]
+    left_out = [(line["source_table"], line["content"]) for line in logs if line["event"] == "table_left_out"]
+    assert left_out == [("planes", "images")]
     assert set(world.tables.there) == {"planes_changelog"}
 
 

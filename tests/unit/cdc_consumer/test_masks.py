@@ -179,9 +179,9 @@ def test_a_value_is_the_same_in_mirror_history_snapshot_replay_old_values_and_re
     for shown, old in zip(
         written[0].select(names).to_pylist(), history.rows.column("_millrace_old_values").to_pylist(), strict=True
     ):
-        told = json.loads(old)
+        document = json.loads(old)
         for name, value in shown.items():
-            assert told[name] == (base64.b64encode(value).decode() if isinstance(value, bytes) else value)
+            assert document[name] == (base64.b64encode(value).decode() if isinstance(value, bytes) else value)
     table = mirrored(batch_of([], structs.replace(CUSTOMERS, origin="snapshot")), plan(key=key))
     compared, unfit = source_rows(table, [snapshot], plan(key=key))
     differences = compare(table.definition, table.columns, compared, written[0].select(table.schema.names))
@@ -197,12 +197,12 @@ def test_reconcile_finds_a_mirror_row_that_another_key_has_masked() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "option",
     ['ignored_columns = ["note", "ID"]', 'masked_columns = { ID = "null" }', 'renamed_columns = { ID = "other" }'],
 )
-def test_a_column_of_the_key_is_neither_ignored_nor_masked_nor_renamed(said: str) -> None:
+def test_a_column_of_the_key_is_neither_ignored_nor_masked_nor_renamed(option: str) -> None:
     with pytest.raises(MisconfiguredError, match=r"^line 3 of the tables file: \w+ names column ID of table Customers"):
-        destinations(CUSTOMERS, plan(f"[tables.Customers]\nmode = 'both'\n{said}\n"))
+        destinations(CUSTOMERS, plan(f"[tables.Customers]\nmode = 'both'\n{option}\n"))
 
 
 @pytest.mark.parametrize("kind", ["INT64", "JSON", "ARRAY<STRING>", "NUMERIC", "PROTO", "SOMETHING"])

@@ -267,7 +267,7 @@ def a_message_from(age: timedelta, delivery: int, **more: object) -> Mapping[str
     return {**message, "publish_time": published}
 
 
-def said(world: World, *messages: Mapping[str, object]) -> list[tuple[str, str]]:
+def reported_late(world: World, *messages: Mapping[str, object]) -> list[tuple[str, str]]:
     with capture_logs() as logs:
         assert world.apply(*messages).dead_letters == {}
     return [(one["log_level"], one["table"]) for one in logs if one["event"] == "changes_came_again_late"]
@@ -276,26 +276,26 @@ def said(world: World, *messages: Mapping[str, object]) -> list[tuple[str, str]]
 def test_changes_that_come_again_after_days_are_applied_and_reported_once_for_each_table_and_process(
     world: World,
 ) -> None:
-    assert said(world, a_message_from(LONG_AGO, 2), a_message_from(timedelta(0), 2, header=AIRPORTS)) == [
+    assert reported_late(world, a_message_from(LONG_AGO, 2), a_message_from(timedelta(0), 2, header=AIRPORTS)) == [
         ("warning", "planes")
     ]
     assert world.names() == {1: "name 1"}
     again = a_message_from(LONG_AGO, 5), a_message_from(LONG_AGO, 2, header=AIRPORTS)
-    assert said(world, *again) == [("warning", "airports")]
-    assert said(world, *again) == []
+    assert reported_late(world, *again) == [("warning", "airports")]
+    assert reported_late(world, *again) == []
     world.start_anew()
-    assert len(said(world, *again)) == 2
+    assert len(reported_late(world, *again)) == 2
 
 
 @pytest.mark.parametrize(("age", "delivery"), [(LONG_AGO, 1), (SAFE_AGE, 2)])
-def test_what_comes_for_the_first_time_or_before_deletes_are_forgotten_is_nothing_to_tell(
+def test_what_comes_for_the_first_time_or_before_deletes_are_forgotten_is_nothing_to_report(
     age: timedelta, delivery: int
 ) -> None:
-    assert said(World(), a_message_from(age, delivery)) == []
+    assert reported_late(World(), a_message_from(age, delivery)) == []
 
 
 def test_a_history_is_none_the_worse_for_it() -> None:
-    assert said(World(tables_file='[defaults]\nmode = "history"'), a_message_from(LONG_AGO, 2)) == []
+    assert reported_late(World(tables_file='[defaults]\nmode = "history"'), a_message_from(LONG_AGO, 2)) == []
 
 
 # What a task says of each table.
@@ -332,14 +332,14 @@ def test_what_is_reported_of_trouble_is_what_was_reported_last_and_its_code_wher
     assert known.latest_error(definition) is None
 
     known.began(definition, NOW, NOW, TableTroubleError("INTERNAL", suspected=True))
-    told = known.latest_error(definition)
-    assert told is not None
-    assert (told.shown, told.suspected) == ("INTERNAL", True)
+    error = known.latest_error(definition)
+    assert error is not None
+    assert (error.shown, error.suspected) == ("INTERNAL", True)
 
     known.began(definition, NOW, NOW, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
-    told = known.latest_error(definition)
-    assert told is not None
-    assert (str(told), told.shown, told.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)
+    error = known.latest_error(definition)
+    assert error is not None
+    assert (str(error), error.shown, error.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)
 
 
 def test_what_waits_reports_when_it_comes_again(world: World) -> None:

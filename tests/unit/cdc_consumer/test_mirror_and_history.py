@@ -115,9 +115,9 @@ def test_a_snapshot_that_ends_while_its_table_is_left_out_is_warned_of_once() ->
         for _ in range(2):
             world.apply(*(a_message(header=end) for end in ends))
 
-    (told,) = [line for line in logs if line["event"] == "snapshot_left_out"]
-    assert (told["source_table"], told["log_level"]) == ("airports", "warning")
-    assert "take a snapshot of the table again" in told["fix"]
+    (logged,) = [line for line in logs if line["event"] == "snapshot_left_out"]
+    assert (logged["source_table"], logged["log_level"]) == ("airports", "warning")
+    assert "take a snapshot of the table again" in logged["fix"]
 
 
 def test_a_column_that_the_table_does_not_have_is_reported_once_for_it_may_be_misspelt() -> None:
@@ -128,8 +128,8 @@ def test_a_column_that_the_table_does_not_have_is_reported_once_for_it_may_be_mi
         for _ in range(2):
             world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    told = [(line["source_table"], line["column"]) for line in logs if line["event"] == "column_unknown"]
-    assert told == [("planes", "Naem")]
+    logged = [(line["source_table"], line["column"]) for line in logs if line["event"] == "column_unknown"]
+    assert logged == [("planes", "Naem")]
 
 
 def test_two_tables_of_one_name_in_different_datasets_are_two() -> None:
@@ -249,6 +249,6 @@ def test_a_table_whose_key_no_bigquery_key_holds_has_a_history_alone_and_is_warn
 
     assert changelog(world) == [("1", "name 1"), ("1", "name 2")]  # type: ignore[comparison-overlap]
     assert list(world.tables.there) == ["planes_changelog"]
-    (told,) = [line for line in logs if line["event"] == "table_without_mirror"]
-    assert (told["log_level"], told["source_table"]) == ("warning", "planes")
-    assert told["why"].startswith("key column id of type TIME: BigQuery has no such keys")
+    (logged,) = [line for line in logs if line["event"] == "table_without_mirror"]
+    assert (logged["log_level"], logged["source_table"]) == ("warning", "planes")
+    assert logged["why"].startswith("key column id of type TIME: BigQuery has no such keys")

@@ -68,10 +68,10 @@ def test_a_mirror_that_is_read_or_whose_service_does_not_answer_has_no_finding(w
 
 
 def test_a_large_mirror_without_max_staleness_is_named_with_its_size() -> None:
-    (told,) = found(a_table(LARGE)).values()
+    (message,) = found(a_table(LARGE)).values()
 
-    assert "it has 10.0 GB and no max_staleness" in told
-    assert "set max_staleness in TABLES_FILE" in told
+    assert "it has 10.0 GB and no max_staleness" in message
+    assert "set max_staleness in TABLES_FILE" in message
 
 
 def test_a_refusal_is_named_with_what_helps() -> None:
@@ -79,9 +79,9 @@ def test_a_refusal_is_named_with_what_helps() -> None:
         "changes wait to be applied; queries read it -> set max_staleness"
         in found(a_table(), NOT_FRESH)["table planes: readers"]
     )
-    told = found(a_table(staleness="0-0 0 0:15:0"), NOT_FRESH)["table planes: readers"]
-    assert "for longer than its max_staleness, 15m" in told
-    assert "raise max_staleness in TABLES_FILE, or assign background applies a reservation" in told
+    message = found(a_table(staleness="0-0 0 0:15:0"), NOT_FRESH)["table planes: readers"]
+    assert "for longer than its max_staleness, 15m" in message
+    assert "raise max_staleness in TABLES_FILE, or assign background applies a reservation" in message
 
 
 def test_one_column_of_one_stream_is_asked_for() -> None:

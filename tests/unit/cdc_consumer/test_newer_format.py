@@ -106,16 +106,16 @@ def test_the_log_names_the_first_message_of_each_table_and_format(world: World) 
         for _ in range(2):
             world.apply(newer(), newer(name="2"), newer("airports"))
 
-    said = [one for one in logs if one["event"] == "newer_format_waits"]
-    assert [(one["source_table"], one["message_id"], one["format"]) for one in said] == [
+    logged = [one for one in logs if one["event"] == "newer_format_waits"]
+    assert [(one["source_table"], one["message_id"], one["format"]) for one in logged] == [
         ("planes", "1234567", 99),
         ("airports", "1234567", 99),
     ]
-    assert said[0]["attributes"] == ATTRIBUTES
-    assert "upgrade the consumer" in said[0]["fix"]
+    assert logged[0]["attributes"] == ATTRIBUTES
+    assert "upgrade the consumer" in logged[0]["fix"]
 
 
-def test_it_hides_no_flood(world: World) -> None:
+def test_it_hides_no_trip_of_the_limit(world: World) -> None:
     garbage = [a_message(data=b"{ %d" % number) for number in range(101)]
     with pytest.raises(MisconfiguredError, match="101 of the last 101 messages"):
         world.apply(*garbage, *[newer() for _ in range(200)])
@@ -133,10 +133,10 @@ def test_the_error_is_the_same_in_another_process() -> None:
 
 
 @pytest.mark.parametrize("section", ["[defaults]", "[tables.planes]"])
-@pytest.mark.parametrize("said", ['ignored_columns = ["ID"]', 'renamed_columns = { ID = "other" }'])
-def test_a_table_that_does_not_fit_the_tables_file_waits_and_stops_no_other(section: str, said: str) -> None:
+@pytest.mark.parametrize("text", ['ignored_columns = ["ID"]', 'renamed_columns = { ID = "other" }'])
+def test_a_table_that_does_not_fit_the_tables_file_waits_and_stops_no_other(section: str, text: str) -> None:
     """A table made after the start may have such a key, and any program that may publish may name one."""
-    world = World(tables_file=f"{section}\n{said}\n[tables.airports]\nignored_columns = []\nrenamed_columns = {{}}\n")
+    world = World(tables_file=f"{section}\n{text}\n[tables.airports]\nignored_columns = []\nrenamed_columns = {{}}\n")
     with capture_logs() as logs:
         counts = world.apply(
             a_message(a_change(1)),

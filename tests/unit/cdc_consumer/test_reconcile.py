@@ -227,8 +227,8 @@ def test_columns_that_one_side_lacks_are_reported(tmp_path: Path) -> None:
 
     assert result.equal
     assert result.settle == timedelta(minutes=15, seconds=30)
-    (told,) = document([result], {})["tables"]
-    assert (told["compared_as_null"], told["not_compared"]) == (("ai",), ("old",))
+    (one,) = document([result], {})["tables"]
+    assert (one["compared_as_null"], one["not_compared"]) == (("ai",), ("old",))
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_what_was_found_before_the_money_ran_out_is_reported(tmp_path: Path, mon
     assert result.coverage == pytest.approx(2 / 6)
     assert exit_code([result]) == 1
     assert "--max-bytes allows no more" in "\n".join(lines(result, 20))
-    (told,) = document([result], {})["tables"]
-    assert (told["rows"], told["compared"], told["stopped"]) == (6, 2, "--max-bytes allows no more [made-up]")
+    (one,) = document([result], {})["tables"]
+    assert (one["rows"], one["compared"], one["stopped"]) == (6, 2, "--max-bytes allows no more [made-up]")
 
 
 def test_a_mirror_whose_reading_costs_too_much_is_not_compared(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_the_coverage_and_the_cost_are_reported() -> None:
     assert "  999 of 1000 rows compared (99.9 %); BigQuery billed 31457280 bytes for 3 queries" in list(
         lines(found, 20)
     )
-    (told,) = document([found], {})["tables"]
-    assert (told["rows"], told["compared"], told["coverage_percent"]) == (1_000, 999, 99.9)
-    assert (told["queries"], told["bytes_billed"]) == (3, 31_457_280)
+    (one,) = document([found], {})["tables"]
+    assert (one["rows"], one["compared"], one["coverage_percent"]) == (1_000, 999, 99.9)
+    assert (one["queries"], one["bytes_billed"]) == (3, 31_457_280)
 
 
 def test_a_coverage_that_is_not_whole_is_never_shown_as_such() -> None:
@@ -126,8 +126,8 @@ def test_a_dry_run_reports_what_would_be_read_and_reads_nothing(tmp_path: Path) 
     shown = "\n".join(estimate_lines("things", mirror, QueryEstimate(1_500_000_000, 20_000)))
     assert "1500000000 bytes (1.5 GB)" in shown
     assert "20000 bytes (20.0 kB)" in shown
-    told = estimates_document({"things": (FoundMirror("p.d.things"), QueryEstimate(3, 6))}, {"odd": "why"})
-    assert json.loads(json.dumps(told)) == {
+    estimates = estimates_document({"things": (FoundMirror("p.d.things"), QueryEstimate(3, 6))}, {"odd": "why"})
+    assert json.loads(json.dumps(estimates)) == {
         "tables": [{"table": "things", "mirror": "p.d.things", "read_bytes": 3, "recheck_bytes": 6}],
         "not_compared": [{"table": "odd", "why": "why"}],
     }

@@ -119,9 +119,9 @@ def test_one_that_comes_too_late_is_reported_with_what_fixes_it(world: World) ->
     with capture_logs() as logs:
         world.apply(TOO_LATE)
 
-    (said,) = [log for log in logs if log["event"] == "snapshot_end_too_late"]
-    assert (said["source_table"], said["log_level"]) == ("planes", "warning")
-    assert "take a snapshot again" in said["fix"]
+    (event,) = [log for log in logs if log["event"] == "snapshot_end_too_late"]
+    assert (event["source_table"], event["log_level"]) == ("planes", "warning")
+    assert "take a snapshot again" in event["fix"]
 
 
 def test_it_is_believed_as_long_as_its_rows_are_safe(world: World) -> None:
@@ -208,7 +208,7 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_later_snapshot_and_the_deleti
     assert completed(again, beyond, read_since=beyond - 1) is None, "it was, by another clock"
     done = completed(again, beyond)
     assert done is not None
-    assert [too_early(done, told_by) for told_by in (6, 7)] == [True, False]
+    assert [too_early(done, announced_by) for announced_by in (6, 7)] == [True, False]
     healed = without_missing_rows(done, beyond)
     assert healed is not None
     assert {name for name, value in healed.items() if value is None} == {NEEDS_RESYNC, LEFT_OUT_UNTIL}
@@ -218,7 +218,7 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_later_snapshot_and_the_deleti
 def test_a_recreated_table_is_healed_once_it_is_complete_and_its_missing_rows_are_deleted() -> None:
     anew = {NEEDS_RESYNC: RECREATED}
     assert completed(anew, LATER) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
-    assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
+    assert [too_early(anew | {COMPLETE_TOLD: "7"}, announced_by) for announced_by in (6, 7)] == [True, False]
     assert not too_early({COMPLETE_TOLD: "7"}, 6)
     assert without_missing_rows(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
         COMPLETE_SINCE: str(LATER),
@@ -266,7 +266,7 @@ def test_a_consumer_that_is_days_behind_a_snapshot_goes_on_with_every_live_chang
     assert counts.superseded == 0
 
 
-def test_they_hide_no_flood_of_other_poison_and_make_none(world: World) -> None:
+def test_they_hide_no_trip_of_the_limit_by_other_poison_and_make_none(world: World) -> None:
     for _ in range(5):
         world.apply(rows_of("planes", *[old(n) for n in range(2_000)]))
     bad = a_message(*[a_change(n, seats="many") for n in range(400)], header=a_header("airports"))
@@ -376,14 +376,14 @@ OURS = {MIRROR_OF: "x"}
 def test_the_label_stays_until_a_snapshot_that_was_read_later_is_complete() -> None:
     labels = rows_too_old({**OURS, COMPLETE_SINCE: "5"}, 2 * HOUR)
     assert labels == {**OURS, COMPLETE_SINCE: None, NEEDS_RESYNC: ROWS_TOO_OLD, RESYNC_AFTER: str(2 * HOUR)}
-    said = there(labels)
-    assert rows_too_old(said, 2 * HOUR - 1) is None
-    assert there(rows_too_old(said, 2 * HOUR + 1))[RESYNC_AFTER] == str(3 * HOUR)
+    kept = there(labels)
+    assert rows_too_old(kept, 2 * HOUR - 1) is None
+    assert there(rows_too_old(kept, 2 * HOUR + 1))[RESYNC_AFTER] == str(3 * HOUR)
 
     zero = timedelta(0)
-    assert completed(said, 2 * HOUR, 1, margin=zero) is None
-    assert completed(said, 2 * HOUR + 5, 1, read_since=2 * HOUR, margin=zero) is None, "what counts is when it was read"
-    healed = completed(said, 2 * HOUR + 1, 1, margin=zero)
+    assert completed(kept, 2 * HOUR, 1, margin=zero) is None
+    assert completed(kept, 2 * HOUR + 5, 1, read_since=2 * HOUR, margin=zero) is None, "what counts is when it was read"
+    healed = completed(kept, 2 * HOUR + 1, 1, margin=zero)
     assert healed == {**OURS, COMPLETE_SINCE: str(2 * HOUR + 1), COMPLETE_TOLD: "1"}
 
 
@@ -427,9 +427,9 @@ def test_a_recreated_mirror_still_needs_the_deletion_of_missing_rows() -> None:
     anew = there(recreated(OURS))
     both = rows_too_old(anew, 2 * HOUR)
     assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}
-    told = there(completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, 3 * HOUR, 1, margin=timedelta(0)))
-    assert (told[NEEDS_RESYNC], RESYNC_AFTER in told) == (RECREATED, False)
-    assert NEEDS_RESYNC not in there(without_missing_rows(told, 3 * HOUR))
+    kept = there(completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, 3 * HOUR, 1, margin=timedelta(0)))
+    assert (kept[NEEDS_RESYNC], RESYNC_AFTER in kept) == (RECREATED, False)
+    assert NEEDS_RESYNC not in there(without_missing_rows(kept, 3 * HOUR))
 
 
 def test_a_live_change_is_applied_however_old_it_is(world: World) -> None:

@@ -279,18 +279,18 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
 ) -> None:
     metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock, world.held)
 
-    def say(process: str, oldest_outstanding: int) -> None:
+    def report(process: str, oldest_outstanding: int) -> None:
         world.take(process=process, oldest_outstanding=oldest_outstanding)
         metrics.take(Report(process=process, oldest_outstanding=oldest_outstanding))
 
     def age() -> float | None:
         return registry.get_sample_value("millrace_consumer_oldest_outstanding_message_age_seconds")
 
-    say("lost:1", MICROS - 60_000_000)
+    report("lost:1", MICROS - 60_000_000)
     for _minute in range(15):
         assert world.status.oldest_outstanding_lately() == MICROS - 60_000_000
         world.clock.pass_time(timedelta(minutes=1))
-        say("waits:1", MICROS - 5_000_000)
+        report("waits:1", MICROS - 5_000_000)
     world.clock.pass_time(timedelta(seconds=1))
 
     with capture_logs() as logs:

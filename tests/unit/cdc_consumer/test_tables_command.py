@@ -73,9 +73,9 @@ def schema(tmp_path: Path) -> Path:
     return path
 
 
-def checked(*, environ: Mapping[str, str] = ENVIRON, **told: Any) -> tuple[int, str]:
+def checked(*, environ: Mapping[str, str] = ENVIRON, **options: Any) -> tuple[int, str]:
     out = io.StringIO()
-    return check_tables(TablesCommand(**told), environ, Stop(), out), out.getvalue()
+    return check_tables(TablesCommand(**options), environ, Stop(), out), out.getvalue()
 
 
 def test_a_saved_schema_shows_what_each_table_becomes_and_what_is_left_out_and_why(file: Path, schema: Path) -> None:

@@ -24,15 +24,15 @@ def stuck(world: World) -> None:
 
 def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> list[tuple[int, Any, int]]:
     """Deliver a row that always fails, alone of its table, until it is a letter; return what each task said."""
-    said = []
+    reports = []
     for delivery in range(1, deliveries + 1):
         world.leases.deferred_for.clear()
         counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery), *beside)
-        said.append((counts.deferred, counts.tables_in_trouble, sum(counts.dead_letters.values())))
+        reports.append((counts.deferred, counts.tables_in_trouble, sum(counts.dead_letters.values())))
         if counts.deferred:
             assert world.leases.deferred_for == {"a0": world.limits.deferral_at(delivery)}
             world.clock.pass_time(world.limits.deferral_at(delivery))
-    return said
+    return reports
 
 
 @pytest.mark.parametrize("beside", [(), (a_message(a_change(1), header=AIRPORTS),)], ids=["alone", "another table"])
@@ -41,9 +41,9 @@ def test_a_row_that_always_fails_on_a_quiet_table_is_found_by_what_an_earlier_ta
 ) -> None:
     stuck(world)
     assert world.apply(a_message(a_change(3))).acked == 1
-    said = come_back(world, *beside, deliveries=10)
+    reports = come_back(world, *beside, deliveries=10)
 
-    assert said == [(1, (), 0)] * 9 + [(0, (), 1)]
+    assert reports == [(1, (), 0)] * 9 + [(0, (), 1)]
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
     assert world.names() == {3: "name 1"}
     assert world.apply(a_message(a_change(4))).tables_well == ("planes",)

@@ -438,10 +438,10 @@ def test_a_jsonb_with_exact_numbers_is_the_same_document_but_for_numbers_that_bi
     def a_number(digits: str) -> object:
         return ("number", digits)
 
-    def told_apart(digits: str) -> object:
+    def distinct(digits: str) -> object:
         return digits if fitted(PG_JSONB, digits) == ["misfit"] else a_number(digits)
 
-    before = json.loads(text, parse_int=told_apart, parse_float=told_apart)
+    before = json.loads(text, parse_int=distinct, parse_float=distinct)
     assert json.loads(str(found), parse_int=a_number, parse_float=a_number) == before
     assert fitted(PG_JSONB, str(found)) == [found]
 

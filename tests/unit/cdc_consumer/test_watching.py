@@ -68,11 +68,11 @@ def test_a_micro_batch_that_reports_nothing_for_long_is_not_alive(available: boo
 
 def test_when_a_query_has_failed_its_other_tasks_hear_of_it(tmp_path: Path) -> None:
     query: Any = Query(0, available=True, failure=RuntimeError("lost"))
-    stop, told = Passing(), []
+    stop, calls = Passing(), []
     with pytest.raises(QueryFailedError, match="lost"):
-        watch(query, stop.health, stop, lambda: told.append("stop"), tmp_path / "drained", may_end=False)
+        watch(query, stop.health, stop, lambda: calls.append("stop"), tmp_path / "drained", may_end=False)
 
-    assert told == ["stop"]
+    assert calls == ["stop"]
 
 
 def test_a_query_that_does_not_end_by_itself_is_ended_once_the_subscription_is_drained(tmp_path: Path) -> None:

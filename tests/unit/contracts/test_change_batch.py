@@ -108,8 +108,8 @@ def test_the_end_of_a_snapshot_is_announced_in_the_header() -> None:
 def test_beside_it_is_reported_since_when_its_rows_were_read_where_that_is_known() -> None:
     header = msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT, read_since=1_790_000_000_000_000)
     assert decode_batch(encode_batch(header, [])).header == header
-    said = json.loads(encode_batch(msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT), []))["header"]
-    assert "read_since" not in said
+    encoded = json.loads(encode_batch(msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT), []))["header"]
+    assert "read_since" not in encoded
 
 
 def test_a_header_that_is_not_of_the_end_of_a_snapshot_has_the_bytes_it_always_had() -> None:

@@ -183,7 +183,7 @@ def test_pubsub_unavailable_is_waited_for() -> None:
     assert world.letters().keys() == names(1)
 
 
-def test_a_flood_is_held_a_few_at_a_time() -> None:
+def test_a_burst_is_held_a_few_at_a_time() -> None:
     world = World()
     publish(world, *range(500))
 

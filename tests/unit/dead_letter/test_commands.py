@@ -63,7 +63,7 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["list", "--since", "yesterday"], "an age"),
         (["list", "--sequence-from", "xyz"], "change sequence"),
@@ -83,10 +83,10 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["export", "--out", "/nowhere/at/all"], "cannot be written"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_reports_what_is_right(shell: Shell, options: list[str], told: str) -> None:
+def test_wrong_usage_ends_with_2_and_reports_what_is_right(shell: Shell, options: list[str], message: str) -> None:
     shell.world.keep(ONE)
     assert shell.run(*options) == 2
-    assert told in shell.err
+    assert message in shell.err
     assert "Value error" not in shell.err, "plain words"
     assert shell.world.states() == {State.OPEN: 1}
     assert shell.world.publisher.published == []
@@ -260,11 +260,11 @@ def test_an_edit_takes_the_dead_letters_place(shell: Shell, tmp_path: Path, way:
     assert document["id"] in shell.err
 
 
-@pytest.mark.parametrize(("options", "told"), [(["--set", "id=2"], "primary key"), ([], "set EDITOR")])
-def test_an_edit_that_cannot_be_made_reports_why(shell: Shell, options: list[str], told: str) -> None:
+@pytest.mark.parametrize(("options", "message"), [(["--set", "id=2"], "primary key"), ([], "set EDITOR")])
+def test_an_edit_that_cannot_be_made_reports_why(shell: Shell, options: list[str], message: str) -> None:
     shell.world.keep(ONE)
     assert shell.run("edit", ONE.identity, "--why", "w", *options) == 1
-    assert told in shell.err
+    assert message in shell.err
     assert shell.world.states() == {State.OPEN: 1}
 
 

@@ -114,7 +114,7 @@ def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         (
             b"<html>not found</html>",
@@ -132,10 +132,10 @@ def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
         ({"service": "spanner_reader", "paused_tables": [{"table": "t"}]}, "./millrace spanner-reader resume t"),
     ],
 )
-def test_whatever_a_service_answers_the_page_is_there_and_reports_so(document: Any, told: str) -> None:
+def test_whatever_a_service_answers_the_page_is_there_and_reports_so(document: Any, message: str) -> None:
     page = Visit(watching(FakeStatusPages({CONSUMER: document}))).get("/")
     assert page.status == 200
-    assert told in text_of(page)
+    assert message in text_of(page)
 
 
 def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_age() -> None:
@@ -594,9 +594,9 @@ def test_hostile_values_are_harmless_wherever_they_are_shown() -> None:
         assert b"autofocus 49" not in page.body, f"{name}: a template in a template"
     assert plain.tags.count("script") == 1
     assert "characters that are not seen" in text_of(pages["difference"])
-    said = text_of(pages["/"])
-    assert "\\u202etxt.exe\\u0000\\u001b[31m" in said
-    assert "onerror=alert(1)" in said, "it is shown, as a text"
+    text = text_of(pages["/"])
+    assert "\\u202etxt.exe\\u0000\\u001b[31m" in text
+    assert "onerror=alert(1)" in text, "it is shown, as a text"
 
 
 def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:

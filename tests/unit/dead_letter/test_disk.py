@@ -19,7 +19,7 @@ FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
 
 
 @pytest.mark.parametrize(
-    ("database", "mounted", "told"),
+    ("database", "mounted", "message"),
     [
         (FILE, POD, "a container's own disk"),
         ("sqlite:////tmp/letters", VOLUME, "memory"),
@@ -34,10 +34,10 @@ FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
         ("sqlite://", POD, ""),
     ],
 )
-def test_only_a_file_that_goes_with_its_container_is_reported(database: str, mounted: str, told: str) -> None:
+def test_only_a_file_that_goes_with_its_container_is_reported(database: str, mounted: str, message: str) -> None:
     found = short_lived(database, mounted)
-    assert (found or "").startswith(told)
-    assert (found is None) is (told == "")
+    assert (found or "").startswith(message)
+    assert (found is None) is (message == "")
 
 
 def test_the_kernel_reports_what_is_mounted(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_row_is_one_column_a_line_to_be_edited_and_comes_back_on_one_line() ->
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("[]", "not a JSON object"),
         ("null", "not a JSON object"),
@@ -86,13 +86,13 @@ def test_a_row_is_one_column_a_line_to_be_edited_and_comes_back_on_one_line() ->
         ('{"name":"' + "x" * 9_000_000 + '"}', "a message takes"),
     ],
 )
-def test_what_is_no_row_of_the_table_is_refused(row: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_row_of_the_table_is_refused(row: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         edited(a_letter(), row)
 
 
 @pytest.mark.parametrize(
-    ("letter", "told"),
+    ("letter", "message"),
     [
         (junk(), "cannot be read"),
         (junk(b'{"rows":[{}]}'), "cannot be read"),
@@ -104,10 +104,10 @@ def test_what_is_no_row_of_the_table_is_refused(row: str, told: str) -> None:
         (a_letter(msgspec.structs.replace(a_change(), sequence="0/0/0/FFFFFFFFFFFFFFFF")), "no later revision"),
     ],
 )
-def test_what_cannot_be_edited_reports_what_can_be_done(letter: DeadLetter, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_edited_reports_what_can_be_done(letter: DeadLetter, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         edited(letter, "{}")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         row_text(letter)
 
 

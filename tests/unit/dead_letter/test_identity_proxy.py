@@ -63,7 +63,7 @@ def test_a_good_assertion_names_a_person(proxy: IdentityAwareProxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "told"),
+    ("claims", "message"),
     [
         ({"exp": int(time.time()) - 100}, "expired"),
         ({"iat": int(time.time()) + 10_000}, "too early"),
@@ -79,8 +79,8 @@ def test_a_good_assertion_names_a_person(proxy: IdentityAwareProxy) -> None:
         ({"exp": "soon"}, "TypeError"),
     ],
 )
-def test_one_that_is_not_good_is_refused(proxy: IdentityAwareProxy, claims: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_one_that_is_not_good_is_refused(proxy: IdentityAwareProxy, claims: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         proxy.who(OURS.signed(**claims))
 
 
@@ -94,7 +94,7 @@ def _with_head(head: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("assertion", "told"),
+    ("assertion", "message"),
     [
         (THEIRS.signed(), "signature"),
         (Key("two").signed(), "does not publish"),
@@ -110,8 +110,8 @@ def _with_head(head: object) -> str:
         ("x" * 20_000, "too long"),
     ],
 )
-def test_one_that_the_proxy_has_not_signed_is_refused(proxy: IdentityAwareProxy, assertion: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told) as refused:
+def test_one_that_the_proxy_has_not_signed_is_refused(proxy: IdentityAwareProxy, assertion: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
         proxy.who(assertion)
     assert "ada" not in str(refused.value)
 
@@ -160,7 +160,7 @@ def test_keys_are_fetched_once_and_again_when_a_new_one_is_used(published: Publi
     assert published.asked == 2
 
 
-def test_unknown_keys_make_no_flood_and_known_ones_outlive_an_outage(published: Published) -> None:
+def test_unknown_keys_make_no_burst_of_requests_and_known_ones_outlive_an_outage(published: Published) -> None:
     proxy = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url))
     assert proxy.who(OURS.signed()) == "ada@example.com"
     for _ in range(5):

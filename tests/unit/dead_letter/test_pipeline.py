@@ -68,8 +68,8 @@ def test_names_are_of_the_projects_settings_and_an_emulators_are_others() -> Non
 
 def test_everything_that_differs_is_reported_at_once() -> None:
     other = Pipeline(subscription="projects/p/subscriptions/theirs", topic=STAGING)
-    with pytest.raises(MisconfiguredError) as told:
+    with pytest.raises(MisconfiguredError) as error:
         joined(OURS, other)
     for name in (OURS.subscription, OURS.topic, other.subscription, other.topic):
         assert name is not None
-        assert name in str(told.value)
+        assert name in str(error.value)

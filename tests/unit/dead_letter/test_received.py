@@ -120,7 +120,7 @@ def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "told"),
+    ("attribute", "value", "detail"),
     [
         ("dead_letter_reason", "of_a_later_version", "'of_a_later_version' is not a valid Reason"),
         ("dead_letter_failed_at", "yesterday", "not an RFC 3339 timestamp"),
@@ -132,14 +132,14 @@ def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
     ],
 )
 def test_a_dead_letter_that_is_not_understood_keeps_what_it_says_of_itself(
-    attribute: str, value: str, told: str
+    attribute: str, value: str, detail: str
 ) -> None:
     letter = a_letter()
 
     found = received(letter.data, to_attributes(letter) | {attribute: value})
 
     assert found.reason is Reason.UNEXPLAINED
-    assert told in found.detail
+    assert detail in found.detail
     assert letter.detail in found.detail
     assert found.identity == letter.identity, "once it is understood, it is the same letter"
     assert (found.data, found.attributes, found.ordering_key) == (letter.data, letter.attributes, letter.ordering_key)

@@ -38,11 +38,11 @@ def test_a_token_is_given_once(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_kind_is_a_mistake_among_the_others_and_its_password_is_not_repeated() -> None:
-    told = {"DATABASE": "oracle://me:s3cret@host/letters", "PORT": "high", "IAP_KEYS_FILE": "/nowhere"}
+    variables = {"DATABASE": "oracle://me:s3cret@host/letters", "PORT": "high", "IAP_KEYS_FILE": "/nowhere"}
     with pytest.raises(MisconfiguredError) as caught:
-        read_settings(Settings, told)
+        read_settings(Settings, variables)
 
-    for variable in (*LEAST, *told):
+    for variable in (*LEAST, *variables):
         assert variable in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
@@ -67,9 +67,9 @@ def test_a_password_is_never_shown(database: str, shown: str) -> None:
 
 
 def test_what_is_logged_holds_no_secret() -> None:
-    told = LEAST | {"API_TOKEN": "t0ken", "DATABASE": "postgresql+psycopg://me:s3cret@host/letters"}
+    variables = LEAST | {"API_TOKEN": "t0ken", "DATABASE": "postgresql+psycopg://me:s3cret@host/letters"}
 
-    shown = settings_shown(read_settings(Settings, told))
+    shown = settings_shown(read_settings(Settings, variables))
 
     assert shown["api_token"] == HIDDEN
     assert shown["keep_dead_letters_for"] == "90d"

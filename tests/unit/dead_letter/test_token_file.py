@@ -56,11 +56,11 @@ def test_what_is_half_written_locks_no_caller_out(file: Path, text: str, capfd: 
     assert [who(callers, OLD), who(callers, OLD)] == ["ada", "ada"]
     file.write_text(f"ada {NEW}\n")
     assert [who(callers, OLD), who(callers, NEW)] == [None, "ada"]
-    said = "".join(capfd.readouterr())
-    assert said.count("tokens_not_read") == 1
-    assert said.count("tokens_read") == 1
-    assert OLD not in said
-    assert NEW not in said
+    output = "".join(capfd.readouterr())
+    assert output.count("tokens_not_read") == 1
+    assert output.count("tokens_read") == 1
+    assert OLD not in output
+    assert NEW not in output
 
 
 def test_a_file_that_is_gone_for_a_moment_locks_no_caller_out(file: Path) -> None:

@@ -94,10 +94,10 @@ def test_a_store_that_becomes_unavailable_on_the_way_cuts_the_transfer_short(cap
     api = breaking(1_100)
     with pytest.raises(RuntimeError, match="already started"):  # by which the server closes the connection
         api.get("export")
-    said = "".join(capfd.readouterr())
-    assert "request_failed" in said
-    assert "TransientError" in said
-    assert "Ada" not in said
+    output = "".join(capfd.readouterr())
+    assert "request_failed" in output
+    assert "TransientError" in output
+    assert "Ada" not in output
     assert api.tools.limits.exports.acquire(blocking=False)
 
 

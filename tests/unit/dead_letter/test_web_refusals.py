@@ -14,7 +14,7 @@ from tests.unit.dead_letter.letters import ONE
 
 
 @pytest.mark.parametrize(
-    ("path", "query", "told"),
+    ("path", "query", "message"),
     [
         ("dead-letters", {"tabel": "x"}, "tabel: unknown here; known are id, group, table"),
         ("dead-letters", {"access_token": TOKEN}, "access_token: unknown"),
@@ -36,10 +36,10 @@ from tests.unit.dead_letter.letters import ONE
     ],
 )
 def test_a_wrong_parameter_is_refused_by_its_name_and_its_value_is_not_said_again(
-    api: Api, path: str, query: dict[str, Any], told: str
+    api: Api, path: str, query: dict[str, Any], message: str
 ) -> None:
     answered = api.get(path, **query)
-    assert (answered.status, told in answered.message) == (422, True), answered.message
+    assert (answered.status, message in answered.message) == (422, True), answered.message
     assert answered.json["error"]["problems"]
     assert TOKEN not in answered.message
 
@@ -64,7 +64,7 @@ def test_no_empty_filter_means_every_dead_letter(api: Api, path: str, letters: A
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "told"),
+    ("path", "body", "message"),
     [
         ("discard", b"{", "JSON"),
         ("discard", [], "body"),
@@ -83,9 +83,9 @@ def test_no_empty_filter_means_every_dead_letter(api: Api, path: str, letters: A
         (f"dead-letters/{ONE.identity}/edit", {"why": "x", "row": {"seats": float("nan")}}, "JSON"),
     ],
 )
-def test_a_wrong_body_is_refused_and_changes_nothing(api: Api, path: str, body: Any, told: str) -> None:
+def test_a_wrong_body_is_refused_and_changes_nothing(api: Api, path: str, body: Any, message: str) -> None:
     answered = api.post(path, body)
-    assert (answered.status, told in answered.message) == (422, True), answered.message
+    assert (answered.status, message in answered.message) == (422, True), answered.message
     assert api.world.states() == {State.OPEN: 3}
     assert api.world.publisher.published == []
 
@@ -138,7 +138,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "message"),
     [
         (TransientError("the database is away"), 503, "the database is away; try again"),
         (MisconfiguredError("made-up", "set TOPIC: where replays go"), 503, "set TOPIC"),
@@ -146,12 +146,12 @@ class Broken:
     ],
 )
 def test_what_fails_is_reported_in_the_one_shape_and_no_value_is_in_the_answer_or_the_log(
-    error: Exception, status: int, told: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered = Api(store=Broken(error)).get("stats")
     out, err = capsys.readouterr()
 
-    assert (answered.status, told in answered.message) == (status, True)
+    assert (answered.status, message in answered.message) == (status, True)
     assert "retry-after" not in answered.headers or isinstance(error, TransientError)
     assert b"Ada" not in answered.body
     assert "Ada" not in out + err

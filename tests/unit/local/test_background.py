@@ -18,23 +18,23 @@ from deploy.local.platform.target import BigQueryDataset
 
 
 def test_down_with_nothing_up_reports_so(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
-    assert BackgroundPlatform(tmp_path / "up").down(said.append) == 0
-    assert said == ["nothing is up"]
+    assert BackgroundPlatform(tmp_path / "up").down(lines.append) == 0
+    assert lines == ["nothing is up"]
 
 
 def test_what_a_dead_supervisor_left_behind_is_not_up_and_no_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     state = {"supervisor": os.getpid(), "sessions": [], "flow": None, "text": ""}
     (tmp_path / "state.json").write_text(json.dumps(state))
-    said: list[str] = []
+    lines: list[str] = []
 
     platform = BackgroundPlatform(tmp_path)
 
     assert platform.flow() is None
-    assert platform.down(said.append) == 0
-    assert said == ["nothing is up"]
+    assert platform.down(lines.append) == 0
+    assert lines == ["nothing is up"]
 
 
 ADDRESSES: dict[str, Any] = {"pubsub": "h:1", "bigquery_rest": "h:2", "bigquery_grpc": "h:3", "project": "p"}

@@ -109,13 +109,13 @@ MUTATION = st.one_of(
 @given(st.lists(MUTATION, max_size=12))
 def test_the_cells_are_those_that_were_written_and_not_deleted_since(mutations: list[Mutation]) -> None:
     """Told the other way round: of each cell, what the last call that spoke of it said."""
-    told = {}
+    expected = {}
     for family in "fg":
         for qualifier in (b"p", b"q"):
             for timestamp in (1, 2, 3):
-                said = [one for one in mutations if _speaks_of(one, family, qualifier, timestamp)]
-                if said and isinstance(said[-1], SetCell):
-                    told[family, qualifier, timestamp] = said[-1].value
+                mentioning = [one for one in mutations if _speaks_of(one, family, qualifier, timestamp)]
+                if mentioning and isinstance(mentioning[-1], SetCell):
+                    expected[family, qualifier, timestamp] = mentioning[-1].value
 
     row = after(*mutations).row(ROW)
     held = {
@@ -124,7 +124,7 @@ def test_the_cells_are_those_that_were_written_and_not_deleted_since(mutations: 
         for qualifier, versions in cells.items()
         for timestamp, value in versions.items()
     }
-    assert held == told
+    assert held == expected
 
 
 def _speaks_of(mutation: Mutation, family: str, qualifier: bytes, timestamp: int) -> bool:

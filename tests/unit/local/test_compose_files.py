@@ -104,9 +104,9 @@ def test_every_port_is_published_on_the_loopback_address_alone_and_can_be_chosen
 
 
 def test_every_container_has_limits_of_memory_and_of_cores() -> None:
-    assert [name for name, told in services().items() if "mem_limit" not in told] == []
+    assert [name for name, values in services().items() if "mem_limit" not in values] == []
     # plain numbers, which compose 1.29 needs; a machine has to have as many cores
-    assert {name for name, told in services().items() if told.get("cpus") not in (1, 2)} == set()
+    assert {name for name, values in services().items() if values.get("cpus") not in (1, 2)} == set()
     assert all(
         isinstance(one["cpus"], int) for one in yaml.safe_load((ROOT / compose.FILE).read_text())["services"].values()
     )
@@ -114,47 +114,47 @@ def test_every_container_has_limits_of_memory_and_of_cores() -> None:
 
 def test_the_token_of_the_api_is_made_on_this_machine_and_stays(tmp_path: Path) -> None:
     file = tmp_path / "api_token"
-    told = {**environment("create"), "API_TOKEN_FILE": str(file)}
+    values = {**environment("create"), "API_TOKEN_FILE": str(file)}
     assert environment("dead_letter")["API_TOKEN_FILE"] == environment("create")["API_TOKEN_FILE"]
-    write_api_token(read_settings(CreateSettings, told))
+    write_api_token(read_settings(CreateSettings, values))
     made = file.read_text()
     assert len(made.strip()) > 40
     assert file.stat().st_mode & 0o777 == 0o600
-    write_api_token(read_settings(CreateSettings, told))
+    write_api_token(read_settings(CreateSettings, values))
     assert file.read_text() == made
     file.write_text("")  # as a crash may have left it
-    write_api_token(read_settings(CreateSettings, told))
+    write_api_token(read_settings(CreateSettings, values))
     assert len(file.read_text().strip()) > 40
     assert [one.name for one in tmp_path.iterdir()] == [file.name]
-    write_api_token(read_settings(CreateSettings, {**told, "API_TOKEN": "a-token-of-the-users-own"}))
+    write_api_token(read_settings(CreateSettings, {**values, "API_TOKEN": "a-token-of-the-users-own"}))
     assert TokenFile(file)()[0] == read_tokens("a-token-of-the-users-own", "")[0]
 
 
 @pytest.mark.parametrize("service", SETTINGS)
 def test_a_service_is_given_nothing_that_it_does_not_know_and_all_that_it_needs(service: str, tmp_path: Path) -> None:
-    told = environment(service)
+    values = environment(service)
     known = {variable_name(field) for field in fields(SETTINGS[service])}
-    assert set(told) <= known
-    assert told["TABLES_FILE"] == "/etc/millrace/tables.toml"
+    assert set(values) <= known
+    assert values["TABLES_FILE"] == "/etc/millrace/tables.toml"
     written = tmp_path / "tables.toml"
     written.write_text(tables_file())
-    there = {name: str(written) for name in ("TABLES_FILE", "API_TOKEN_FILE") if name in told}
-    assert read_settings(SETTINGS[service], told | there).tables_file == written
+    there = {name: str(written) for name in ("TABLES_FILE", "API_TOKEN_FILE") if name in values}
+    assert read_settings(SETTINGS[service], values | there).tables_file == written
 
 
 def test_what_makes_the_tables_is_given_nothing_that_it_does_not_know_and_all_that_it_needs() -> None:
-    told = environment("create")
+    values = environment("create")
     known = {variable_name(field) for each in (Addresses, CreateSettings) for field in fields(each)}
-    assert set(told) <= known
-    assert read_settings(Addresses, told).spanner == "spanner:9010"
-    read_settings(CreateSettings, told)
+    assert set(values) <= known
+    assert read_settings(Addresses, values).spanner == "spanner:9010"
+    read_settings(CreateSettings, values)
 
 
 def test_readers_are_given_what_make_run_gives_them() -> None:
     for pipeline in _pipelines():
         by_name = {key: _short(value) for key, value in pipeline.reader_environment().items()}
-        told = environment(reader_name(pipeline))
-        assert {key: _short(told[key]) for key in by_name} == by_name
+        values = environment(reader_name(pipeline))
+        assert {key: _short(values[key]) for key in by_name} == by_name
 
 
 def test_the_toolbox_has_every_setting_of_every_service_except_the_source() -> None:
@@ -187,31 +187,31 @@ def test_consumer_and_dead_letter_service_are_given_what_make_run_gives_them() -
     dockerfile = (ROOT / "deploy/Dockerfile").read_text()
     assert f"DATABASE={of_letters.pop('DATABASE')}\n" in dockerfile
     for service, expected in (("cdc_consumer", of_consumer), ("dead_letter", of_letters)):
-        told = environment(service)
-        assert {key: _short(told[key]) for key in expected} == {key: _short(value) for key, value in expected.items()}
+        values = environment(service)
+        assert {key: _short(values[key]) for key in expected} == {key: _short(value) for key, value in expected.items()}
 
 
 @pytest.mark.parametrize("service", [*SETTINGS, "toolbox", "create", "bigquery", "bigtable"])
 def test_what_is_ours_may_write_nowhere_and_gain_nothing(service: str) -> None:
-    told = services()[service]
-    assert told["read_only"] is True
-    assert told["cap_drop"] == ["ALL"]
-    assert told["security_opt"] == ["no-new-privileges:true"]
-    assert told["tmpfs"]
+    values = services()[service]
+    assert values["read_only"] is True
+    assert values["cap_drop"] == ["ALL"]
+    assert values["security_opt"] == ["no-new-privileges:true"]
+    assert values["tmpfs"]
 
 
 @pytest.mark.parametrize("service", SETTINGS)
 def test_services_start_when_everything_is_made_and_have_time_to_end(service: str) -> None:
-    told = services()[service]
-    assert told["depends_on"] == {"create": {"condition": "service_completed_successfully"}}
-    assert int(told["stop_grace_period"].removesuffix("s")) > 10
-    assert told["restart"] == "unless-stopped"
+    values = services()[service]
+    assert values["depends_on"] == {"create": {"condition": "service_completed_successfully"}}
+    assert int(values["stop_grace_period"].removesuffix("s")) > 10
+    assert values["restart"] == "unless-stopped"
 
 
 def test_everything_is_waited_for_until_it_is_healthy() -> None:
     all_of_it = services()
-    for name, told in all_of_it.items():
-        for other, how in told.get("depends_on", {}).items():
+    for name, values in all_of_it.items():
+        for other, how in values.get("depends_on", {}).items():
             tested = "healthcheck" in all_of_it[other]
             if other == "spanner":  # an image without a shell
                 assert (how["condition"], name) == ("service_started", "create")
@@ -234,8 +234,8 @@ def _pipelines() -> Iterator[Pipeline | BigtablePipeline]:
             change_stream=database.change_stream,
         )
     for table in WIDE_TABLES:
-        told = {"bigtable": "bigtable:8086", "instance": INSTANCE, "app_profile": APP_PROFILE}
-        yield BigtablePipeline(**FLOW, **told, table=table.name)
+        values = {"bigtable": "bigtable:8086", "instance": INSTANCE, "app_profile": APP_PROFILE}
+        yield BigtablePipeline(**FLOW, **values, table=table.name)
 
 
 def _short(name: str) -> str:

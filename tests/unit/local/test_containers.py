@@ -64,8 +64,8 @@ def test_a_service_that_does_not_answer_has_counted_nothing(endpoint: RestartedE
 
 
 def test_as_much_is_there_before_as_the_compose_file_puts_there() -> None:
-    told = re.findall(r"BEFORE: \$\{BEFORE:-(\d+)\}", (ROOT / compose.FILE).read_text())
-    assert told == [str(read_settings(ContainerSettings, {}).before)]
+    defaults = re.findall(r"BEFORE: \$\{BEFORE:-(\d+)\}", (ROOT / compose.FILE).read_text())
+    assert defaults == [str(read_settings(ContainerSettings, {}).before)]
 
 
 def test_a_run_in_containers_has_all_sources() -> None:

@@ -15,7 +15,7 @@ from tests.unit.local.reports import a_report
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def said(width: int = 80) -> tuple[Console, io.StringIO]:
+def a_console(width: int = 80) -> tuple[Console, io.StringIO]:
     text = io.StringIO()
     return Console(file=text, width=width, highlight=False), text
 
@@ -45,11 +45,11 @@ def test_a_java_that_cannot_be_run_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_reports_so_on_its_last_line_with_the_cause() -> None:
-    console, text = said()
+    console, text = a_console()
     a_report(reconciled=[Reconciled("flights", differing=["ended with exit code 2: no such\nfile"])]).print(console)
     assert text.getvalue().splitlines()[-1] == "FAILED: reconcile, flights: ended with exit code 2: no such file"
 
-    console, text = said()
+    console, text = a_console()
     a_report(reconciled=[Reconciled("flights", ["airlines"], 16)]).print(console)
     assert text.getvalue().splitlines()[-1].startswith("BigQuery equals")
 
@@ -57,7 +57,7 @@ def test_a_run_that_fails_reports_so_on_its_last_line_with_the_cause() -> None:
 def test_no_name_of_a_column_is_broken_on_a_narrow_terminal() -> None:
     names = ["carrier", "name", "_millrace_sequence", "_millrace_commit_timestamp", "another_long_name_of_a_column"]
     for columns in (names, names[:2]):
-        console, text = said(80)
+        console, text = a_console(80)
         show_rows([dict.fromkeys(columns, "v")], console)
         assert all(name in text.getvalue() for name in columns)
         assert text.getvalue().endswith("1 row\n")
@@ -71,13 +71,13 @@ class OneSide:
 
 
 def test_a_snapshot_has_never_more_rows_than_there_were() -> None:
-    console, _text = said()
+    console, _text = a_console()
     progress = Progress(console, [OneSide()], lambda: 0)  # type: ignore[list-item]
     assert "snapshot 1 of 1" in progress._line()
 
 
 def test_numbers_that_stand_still_are_shown_with_what_is_waited_for() -> None:
-    console, _text = said()
+    console, _text = a_console()
     progress = Progress(console, [], lambda: 5_734)
     assert progress._summary().endswith("5,734 to be applied")
     progress.waits_for = "all services to be ready; Spark takes longest"

@@ -16,8 +16,8 @@ GOOD = {"older": 1, "deleted": 1, "left": 0}
 def proof(
     document: Mapping[str, object] | None, code: int = 0, after: Mapping[str, str] = AIRLINES
 ) -> MissingRowsProof:
-    said = "" if document is None else json.dumps(document)
-    return read_deletion("flights", subprocess.CompletedProcess([], code, said, "it says why"), AIRLINES, after)
+    output = "" if document is None else json.dumps(document)
+    return read_deletion("flights", subprocess.CompletedProcess([], code, output, "it says why"), AIRLINES, after)
 
 
 def test_a_deletion_of_the_row_and_no_other_is_reported_with_what_stays() -> None:
@@ -27,7 +27,7 @@ def test_a_deletion_of_the_row_and_no_other_is_reported_with_what_stays() -> Non
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "shown"),
     [
         (proof(GOOD, after={"AA": "American"}), "airlines is not what it was before the row came: UA"),
         (proof(GOOD, after={**AIRLINES, "??": "never"}), "airlines is not what it was before the row came: ??"),
@@ -37,6 +37,6 @@ def test_a_deletion_of_the_row_and_no_other_is_reported_with_what_stays() -> Non
         (proof({}, 2), "delete-missing-rows ended with exit code 2: it says why"),
     ],
 )
-def test_anything_else_fails_the_run(found: MissingRowsProof, said: str) -> None:
-    assert str(found) == said
-    assert a_report(missing_rows=found).failures == [f"delete-missing-rows, flights: {said}"]
+def test_anything_else_fails_the_run(found: MissingRowsProof, shown: str) -> None:
+    assert str(found) == shown
+    assert a_report(missing_rows=found).failures == [f"delete-missing-rows, flights: {shown}"]

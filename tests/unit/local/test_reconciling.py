@@ -19,7 +19,7 @@ def test_tables_that_are_equal_are_counted_with_their_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "answer", "said"),
+    ("code", "answer", "shown"),
     [
         (
             1,
@@ -32,7 +32,7 @@ def test_tables_that_are_equal_are_counted_with_their_rows() -> None:
         (2, {}, "ended with exit code 2: it says why"),
     ],
 )
-def test_anything_else_is_not_equal(code: int, answer: dict[str, Any], said: str) -> None:
+def test_anything_else_is_not_equal(code: int, answer: dict[str, Any], shown: str) -> None:
     found = read_answer("flights", code, json.dumps(answer) if answer else "", "it says why")
-    assert str(found) == said
+    assert str(found) == shown
     assert found.differing

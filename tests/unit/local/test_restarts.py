@@ -27,9 +27,9 @@ class World:
     """A service of a shell's, and an emulator that lives."""
 
     def __init__(self, processes: Processes, script: str) -> None:
-        self.processes, self.clock, self.said = processes, Clock(), list[str]()
+        self.processes, self.clock, self.lines = processes, Clock(), list[str]()
         self.service = Service(processes.start("reader", ["sh", "-c", script]), 0)
-        self.restarts = Restarts(processes, [self.service], self.clock, self.said.append)
+        self.restarts = Restarts(processes, [self.service], self.clock, self.lines.append)
 
     def dies(self) -> None:
         wait_until(lambda: bool(self.processes.dead), "the service to die", timeout=timedelta(seconds=20))
@@ -59,7 +59,7 @@ def test_a_killed_service_is_restarted_in_its_place_with_a_line_about_it(process
     assert world.service.process is not before
     assert processes.running == [world.service.process, last]
     assert world.service.process.exit_code is None
-    assert world.said == ["reader ended with exit code 137; it is restarted in 1 s", "reader is restarted"]
+    assert world.lines == ["reader ended with exit code 137; it is restarted in 1 s", "reader is restarted"]
     processes.check()
 
 
@@ -76,7 +76,7 @@ def test_a_service_that_needs_a_person_is_restarted_with_the_setting_that_was_co
     world = World(processes, 'test "$TOPIC" = "a topic" && sleep 60; echo TOPIC is not set; exit 2')
     world.restarted_after(1)
     log, settings = processes.directory / "reader.log", processes.directory / "reader.env"
-    assert world.said[1] == f"it needs you: the end of {log} says what; settings: {settings}"
+    assert world.lines[1] == f"it needs you: the end of {log} says what; settings: {settings}"
 
     settings.write_text("# corrected\nexport TOPIC='a topic'\n")
     world.restarted_after(2)

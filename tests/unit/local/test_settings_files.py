@@ -12,8 +12,8 @@ from tests.worlds.pipeline_settings import PIPELINE
 def read_by_a_shell(*files: Path) -> Mapping[str, str]:
     """Return what a shell has in its environment that has read some files, but for what it brings itself."""
     reading = "; ".join(f". '{file}'" for file in files)
-    said = subprocess.run(["bash", "-c", f"{reading}; env -0"], env={}, capture_output=True, text=True, check=True)
-    found = dict(line.split("=", 1) for line in said.stdout.split("\0") if line)
+    ran = subprocess.run(["bash", "-c", f"{reading}; env -0"], env={}, capture_output=True, text=True, check=True)
+    found = dict(line.split("=", 1) for line in ran.stdout.split("\0") if line)
     return {name: value for name, value in found.items() if name not in {"PWD", "SHLVL", "_", "OLDPWD"}}
 
 

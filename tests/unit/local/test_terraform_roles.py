@@ -33,15 +33,15 @@ READERS: Final = ("spanner_reader", "bigtable_reader")
 
 def made(**wrong: Any) -> Any:
     """Return the consumer's subscription as the module makes it, or with a mistake, as its plain protobuf message."""
-    told = yaml.safe_load(SUBSCRIPTIONS.read_text()) | wrong
-    attempts, never = told.pop("max_delivery_attempts"), told.pop("expiration_policy_ttl")
+    settings = yaml.safe_load(SUBSCRIPTIONS.read_text()) | wrong
+    attempts, never = settings.pop("max_delivery_attempts"), settings.pop("expiration_policy_ttl")
     found = Subscription(
         name=NAME,
         topic=TOPIC,
         dead_letter_policy={"dead_letter_topic": DEAD, "max_delivery_attempts": attempts},
         expiration_policy={"ttl": timedelta(days=31)} if never else {},
-        message_retention_duration=parse_duration(told.pop("message_retention_duration")),
-        **told,
+        message_retention_duration=parse_duration(settings.pop("message_retention_duration")),
+        **settings,
     )
     return Subscription.pb(found)
 

@@ -12,11 +12,11 @@ SCRIPT = ROOT / "deploy/local/with_engine.sh"
 UNAVAILABLE = 69
 
 
-def run(tmp_path: Path, *command: str, **told: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command where no engine answers, with what bash needs on PATH and a `docker` of the test's own."""
     path = f"{tmp_path}:{os.environ['PATH']}"
     return subprocess.run(
-        [SCRIPT, *command], env={"PATH": path, **told}, capture_output=True, text=True, check=False, timeout=60
+        [SCRIPT, *command], env={"PATH": path, **variables}, capture_output=True, text=True, check=False, timeout=60
     )
 
 

@@ -36,14 +36,14 @@ def test_a_metadata_server_that_does_not_answer_is_an_outage(errors: Errors, mon
 
 @IN_EACH_SERVICE
 @pytest.mark.parametrize(
-    ("refused", "error", "told"),
+    ("refused", "error", "message"),
     [
         (AWAY, TransientError, "call: no access token now: internal_failure"),
         (REVOKED, MisconfiguredError, "revoked.; give the process credentials .gcloud auth"),
     ],
 )
 def test_a_refresh_that_google_calls_retryable_is_an_outage_and_credentials_that_were_revoked_are_named_with_the_fix(
-    errors: Errors, refused: Exception, error: type[Exception], told: str
+    errors: Errors, refused: Exception, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told), errors("call"):
+    with pytest.raises(error, match=message), errors("call"):
         raise refused

@@ -29,6 +29,6 @@ def test_unusable_credentials_are_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_any_every_way_to_give_some_is_named() -> None:
     error = DefaultCredentialsError(google.auth._default._CLOUD_SDK_MISSING_CREDENTIALS)  # type: ignore[no-untyped-call]
 
-    said = str(unusable_credentials(error, "SPANNER_EMULATOR_HOST"))
+    message = str(unusable_credentials(error, "SPANNER_EMULATOR_HOST"))
     for way in ("gcloud auth application-default login", "service account", FILE, "SPANNER_EMULATOR_HOST"):
-        assert way in said
+        assert way in message

@@ -14,7 +14,7 @@ def test_what_set_up_prints_grants_pubsubs_own_agent_what_forwarding_takes(tmp_p
     gcloud = tmp_path / "gcloud"
     gcloud.write_text(GCLOUD)
     gcloud.chmod(0o755)
-    told = still_to_grant(
+    text = still_to_grant(
         PubsubTopology(
             topic="projects/p/topics/changes",
             subscription="projects/mine/subscriptions/consumer",
@@ -22,7 +22,7 @@ def test_what_set_up_prints_grants_pubsubs_own_agent_what_forwarding_takes(tmp_p
             dead_letter_subscription="projects/theirs/subscriptions/dead",
         )
     )
-    commands = [line for line in told.splitlines() if line.startswith("gcloud ")]
+    commands = [line for line in text.splitlines() if line.startswith("gcloud ")]
     ran = subprocess.run(
         ["sh", "-euc", "\n".join(commands)],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},

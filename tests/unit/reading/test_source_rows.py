@@ -47,8 +47,8 @@ def test_an_error_is_an_answer_and_the_next_request_is_answered(error: Exception
 
 
 def test_a_request_of_a_newer_version_is_answered_with_what_to_do() -> None:
-    said, more = answered(Things(), b'{"is":"paint"}\n', encode_line(ListTables())).split(b"\n", 1)
-    assert b"upgrade the reader first" in said
+    answer, more = answered(Things(), b'{"is":"paint"}\n', encode_line(ListTables())).split(b"\n", 1)
+    assert b"upgrade the reader first" in answer
     assert more == ANSWER
 
 

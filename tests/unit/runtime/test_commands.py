@@ -52,18 +52,20 @@ def ended(main: Main, *arguments: str) -> int | str | None:
 @pytest.mark.parametrize("main", SERVICES)
 def test_help_has_a_line_for_each_command(main: Main, word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, word) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert re.findall(r"^  ([\w-]+) +\w.*$", said.out.partition("Commands:\n")[2], re.MULTILINE) == list(COMMANDS[main])
-    assert said.out.startswith(f"Usage: python -m {main.__module__.rpartition('.')[0]} ")
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert re.findall(r"^  ([\w-]+) +\w.*$", shown.out.partition("Commands:\n")[2], re.MULTILINE) == list(
+        COMMANDS[main]
+    )
+    assert shown.out.startswith(f"Usage: python -m {main.__module__.rpartition('.')[0]} ")
 
 
 @pytest.mark.parametrize(("main", "command"), EACH)
 def test_a_commands_help_needs_no_settings(main: Main, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, command, "--help") == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert said.out.startswith(f"Usage: python -m {main.__module__.rpartition('.')[0]} {command} ")
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.startswith(f"Usage: python -m {main.__module__.rpartition('.')[0]} {command} ")
 
 
 @pytest.mark.parametrize("main", SERVICES)
@@ -80,8 +82,8 @@ def test_an_argument_that_is_no_utf_8_is_refused_with_the_fix(
 ) -> None:
     monkeypatch.setenv("DATABASE", f"sqlite:///{tmp_path}/dead_letters.sqlite3")
     assert ended(dead_letter, *arguments) == MISCONFIGURED
-    said = capsys.readouterr().err
-    assert said.startswith("error: 'f\\udcfcr' is not UTF-8, as all arguments have to be: set the terminal")
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: 'f\\udcfcr' is not UTF-8, as all arguments have to be: set the terminal")
 
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "snapshot"])

@@ -32,10 +32,10 @@ def test_a_file_system_without_locks_is_named_with_its_setting(
     with pytest.raises(MisconfiguredError) as raised, the_lock(service, tmp_path):
         pytest.fail("it runs without a lock")
 
-    said = str(raised.value)
-    assert said.startswith(f"{tmp_path}/")
-    assert f"cannot be locked: {os.strerror(code)}" in said
-    assert f"set {setting} to a path on a file system that has file locks" in said
+    message = str(raised.value)
+    assert message.startswith(f"{tmp_path}/")
+    assert f"cannot be locked: {os.strerror(code)}" in message
+    assert f"set {setting} to a path on a file system that has file locks" in message
 
 
 @pytest.mark.parametrize("service", ["cdc_consumer", "dead_letter"])

@@ -45,8 +45,8 @@ def fetched(port: int, path: str) -> tuple[int, str]:
 
 def test_a_port_that_is_taken_is_named_with_the_settings_that_choose_another() -> None:
     with serving() as port:
-        told = rf"cannot listen on HOST=127\.0\.0\.1, PORT={port} .*Address already in use.*: choose others, or PORT=0"
-        with pytest.raises(MisconfiguredError, match=told), serving(port=port):
+        error = rf"cannot listen on HOST=127\.0\.0\.1, PORT={port} .*Address already in use.*: choose others, or PORT=0"
+        with pytest.raises(MisconfiguredError, match=error), serving(port=port):
             pass
 
 

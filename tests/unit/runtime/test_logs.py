@@ -84,8 +84,8 @@ def test_an_exception_is_reported_on_its_line(lines: io.StringIO) -> None:
     (line,) = lines.getvalue().splitlines()
     event = json.loads(line)
     assert event["severity"] == "ERROR"
-    told = event["exception"].splitlines()
-    assert (told[0], told[-1]) == ("Traceback (most recent call last):", "ValueError: boom")
+    trace = event["exception"].splitlines()
+    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ValueError: boom")
 
 
 def test_a_traceback_quotes_no_local_values(lines: io.StringIO) -> None:

@@ -12,7 +12,7 @@ from shared.runtime.stop import Stop
 
 
 @pytest.mark.parametrize(
-    ("alive", "ready", "asked", "code", "says"),
+    ("alive", "ready", "asked", "code", "output"),
     [
         (True, True, [], 0, "healthy"),
         (True, False, [], 0, "healthy"),  # a restart would not bring back what it waits for
@@ -26,7 +26,7 @@ def test_healthy_means_alive_and_readiness_is_asked_for_by_name(
     ready: bool,
     asked: list[str],
     code: int,
-    says: str,
+    output: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -35,7 +35,7 @@ def test_healthy_means_alive_and_readiness_is_asked_for_by_name(
     monkeypatch.setattr("sys.argv", ["probe", *asked])
     with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         assert main({"PORT": str(port)}) == code
-    assert capsys.readouterr().out.splitlines()[-1] == says
+    assert capsys.readouterr().out.splitlines()[-1] == output
 
 
 def test_a_service_that_is_unavailable_is_not_healthy(

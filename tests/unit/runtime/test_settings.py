@@ -259,11 +259,11 @@ def test_fields_that_contradict_each_other_are_named_beside_those_that_are_wrong
     with pytest.raises(MisconfiguredError) as caught:
         read_settings(Settings, {"EAGER": "yes", "MODE": "slow", "BUCKETS": "many"})
 
-    told = str(caught.value)
-    assert "GOOGLE_CLOUD_PROJECT is not set" in told
-    assert "EAGER and MODE=slow" in told
-    assert "BUCKETS='many'" in told
-    assert "BUCKETS > 16" not in told, "of what is no number nothing more is said"
+    message = str(caught.value)
+    assert "GOOGLE_CLOUD_PROJECT is not set" in message
+    assert "EAGER and MODE=slow" in message
+    assert "BUCKETS='many'" in message
+    assert "BUCKETS > 16" not in message, "of what is no number nothing more is said"
 
 
 def test_what_is_made_without_an_environment_is_checked_too() -> None:

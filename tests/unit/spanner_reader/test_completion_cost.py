@@ -74,7 +74,7 @@ async def cost(records: dict[PartitionToken, Sequence[StreamRecord]]) -> str:
 
 async def test_every_partition_of_the_last_minute_is_read_once_and_its_children_too() -> None:
     minute_ago = at("09:59:00")
-    said = await cost(
+    text = await cost(
         {
             ROOT: [children(minute_ago, "p", "q")],
             P: [
@@ -86,7 +86,7 @@ async def test_every_partition_of_the_last_minute_is_read_once_and_its_children_
             PartitionToken("both"): [a_record(later(20), 3), an_update(NOW, 1), an_update(at("10:00:01"), 4)],
         }
     )
-    assert said == (
+    assert text == (
         "sample of the last 60 s: changes 4, incomplete 3, rows to read 3, reads 3; for each change 0.75 rows and 0.75 "
         "reads"
     )
@@ -102,8 +102,8 @@ async def test_a_minute_without_changes_or_with_whole_ones_reports_so() -> None:
 async def test_a_sample_is_bounded_in_records_and_in_time() -> None:
     many = [an_update(later(n)) for n in range(MOST_RECORDS + 1)]
     root: Sequence[StreamRecord] = [children(at("09:59:00"), "p", "q")]
-    said = await cost({ROOT: root, P: many, Q: []})
-    assert said.startswith(f"sample of a part of the last 60 s: changes {MOST_RECORDS:,},")
+    text = await cost({ROOT: root, P: many, Q: []})
+    assert text.startswith(f"sample of a part of the last 60 s: changes {MOST_RECORDS:,},")
 
     class Silent(FakeChangeStream):
         async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
@@ -115,8 +115,8 @@ async def test_a_sample_is_bounded_in_records_and_in_time() -> None:
                 await asyncio.Event().wait()
 
     async with asyncio.timeout(60):
-        said = await cost_of_completing(Silent(Script({})), NOW)
-    assert said.startswith("sample of a part of the last 60 s: changes 1,")
+        text = await cost_of_completing(Silent(Script({})), NOW)
+    assert text.startswith("sample of a part of the last 60 s: changes 1,")
 
 
 async def test_a_stream_that_is_younger_is_read_from_later_on() -> None:

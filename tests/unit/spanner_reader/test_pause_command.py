@@ -23,8 +23,8 @@ async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused(
 
     async def command(*arguments: str) -> tuple[int, str]:
         out = io.StringIO()
-        told = parsed(COMMAND_LINE, SpannerResumeCommand, "resume", *arguments)
-        return await resume(told, pauses, out), out.getvalue()
+        given = parsed(COMMAND_LINE, SpannerResumeCommand, "resume", *arguments)
+        return await resume(given, pauses, out), out.getvalue()
 
     assert await command() == (1, "the stream was not paused\n")
     assert await command("Singers") == (1, "Singers was not paused\n")
@@ -41,9 +41,9 @@ async def test_a_table_that_is_refused_leaves_those_before_it_paused_and_they_ar
     look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
     pauses, out = FakePauseStore(PauseTable(shapes=Shapes(look))), io.StringIO()
     catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums")))
-    told = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "Singers", "Albums", "--json")
+    given = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "Singers", "Albums", "--json")
     with pytest.raises(MisconfiguredError, match="no reader has seen Albums"):
-        await pause(told, catalog, pauses, lambda _table: True, out)
+        await pause(given, catalog, pauses, lambda _table: True, out)
     assert json.loads(out.getvalue()) == {"paused": [{"table": "Singers", "changed": True}]}
     assert list((await pauses.read()).paused_tables) == ["Singers"]
 
@@ -53,7 +53,7 @@ async def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_w
     pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
     catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums", "Secrets")))
     words = "not among the tables that are mirrored: Secrets, nope. Those are Albums, Singers"
-    told = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "nope", "Singers", "Secrets")
+    given = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "nope", "Singers", "Secrets")
     with pytest.raises(MisconfiguredError, match=f"^{re.escape(words)}"):
-        await pause(told, catalog, pauses, lambda table: table != "Secrets", io.StringIO())
+        await pause(given, catalog, pauses, lambda table: table != "Secrets", io.StringIO())
     assert not (await pauses.read()).paused_tables

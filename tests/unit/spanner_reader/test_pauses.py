@@ -44,9 +44,9 @@ async def test_a_pause_that_eats_up_what_the_stream_keeps_is_reported_at_half_of
     await FakePauseStore(world.world.pauses).pause(None)
     with capture_logs() as lines:
         await asyncio.sleep(570)
-    said = [one for one in lines if one["event"] == "position_is_ageing"]
-    assert [(one["log_level"], one["paused"]) for one in said] == [("warning", True), ("error", True)]
-    assert all("resume" in one["fix"] for one in said)
+    events = [one for one in lines if one["event"] == "position_is_ageing"]
+    assert [(one["log_level"], one["paused"]) for one in events] == [("warning", True), ("error", True)]
+    assert all("resume" in one["fix"] for one in events)
     assert world.world.metrics.value("reader_retention_seconds") == 600
     await world.stop(killed=False)
 
@@ -68,9 +68,9 @@ async def test_what_a_table_is_paused_for_is_reported_once_and_counted_and_anoth
                 await asyncio.sleep(1)
             await pauses.resume("Singers")
             await asyncio.sleep(5)
-    said = [one for one in lines if one["event"] in ("table_paused", "changes_dropped", "table_resumed")]
-    assert [one["event"] for one in said] == ["table_paused", "changes_dropped", "table_resumed"]
-    assert said[-1]["dropped"] == 5
+    events = [one for one in lines if one["event"] in ("table_paused", "changes_dropped", "table_resumed")]
+    assert [one["event"] for one in events] == ["table_paused", "changes_dropped", "table_resumed"]
+    assert events[-1]["dropped"] == 5
     assert world.metrics.values("reader_dropped_changes_total") == {"Singers": 5}
     assert world.metrics.value("reader_paused_tables") == 0
     assert [one.table for one in world.shapes.all_requests] == ["Singers"]

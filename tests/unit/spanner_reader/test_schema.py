@@ -105,10 +105,10 @@ def test_a_stream_that_is_not_there_is_refused_with_those_that_are_and_the_state
 
     with pytest.raises(MisconfiguredError) as error:
         asyncio.run(SpannerCatalog(Answers(), "Ordres").definition())  # type: ignore[arg-type]
-    said = str(error.value)
-    assert "database projects/p/instances/i/databases/d has no change stream Ordres" in said
-    assert ("set CHANGE_STREAM to one that it has (Orders, Singers)" in said) is bool(there)
-    assert "CREATE CHANGE STREAM Ordres FOR ALL OPTIONS (value_capture_type = 'NEW_ROW', retention" in said
+    message = str(error.value)
+    assert "database projects/p/instances/i/databases/d has no change stream Ordres" in message
+    assert ("set CHANGE_STREAM to one that it has (Orders, Singers)" in message) is bool(there)
+    assert "CREATE CHANGE STREAM Ordres FOR ALL OPTIONS (value_capture_type = 'NEW_ROW', retention" in message
 
 
 def test_streams_whose_partitions_change_their_range_are_refused() -> None:
@@ -235,8 +235,8 @@ def test_what_only_a_person_can_fix_is_misconfigured(kind: Callable[[str], Excep
 
 @pytest.mark.parametrize("what", ["Database", "Instance"])
 def test_what_is_not_there_is_answered_with_the_setting_that_names_it(what: str) -> None:
-    told = rf"{what} not found: projects/p\. Is SPANNER_{what.upper()} right"
-    with pytest.raises(MisconfiguredError, match=told), spanner_errors("read"):
+    message = rf"{what} not found: projects/p\. Is SPANNER_{what.upper()} right"
+    with pytest.raises(MisconfiguredError, match=message), spanner_errors("read"):
         raise exceptions.NotFound(f"{what} not found: projects/p")  # type: ignore[no-untyped-call]
 
 

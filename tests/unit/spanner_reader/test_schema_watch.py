@@ -191,8 +191,8 @@ async def test_what_is_stored_though_the_answer_never_came_is_reported_all_the_s
             await until(lambda: bool(world.metrics.requests))
             asked = world.catalog.asked
             await until(lambda: world.catalog.asked > asked + 3)
-    said = [(line["table"], line["why"]) for line in logs if line["event"] == "resync_requested"]
-    assert said == [("Albums", "table_added_to_the_stream")]
+    logged = [(line["table"], line["why"]) for line in logs if line["event"] == "resync_requested"]
+    assert logged == [("Albums", "table_added_to_the_stream")]
 
 
 class AnswerLost(FakeShapeStore):

@@ -285,12 +285,12 @@ def test_a_table_that_the_tables_file_lets_in_is_pending_resync_until_no_reader_
 
 
 def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_the_rows_again() -> None:
-    def saying(at: Nanoseconds, text: str) -> SchemaInspection:
+    def seen(at: Nanoseconds, text: str) -> SchemaInspection:
         file = read_tables_file(text)
         return excluding(a_look(at, everything=True, Singers=SINGERS), file.included, file.options)
 
     def changed(before: str, after: str) -> Mapping[str, Sequence[str]]:
-        return {kind: columns for (_table, kind), columns in found(saying(THEN, before), saying(NOW, after)).items()}
+        return {kind: columns for (_table, kind), columns in found(seen(THEN, before), seen(NOW, after)).items()}
 
     ignoring, history = "[tables.Singers]\nignored_columns = ['BORN']", "[tables.Singers]\nmode = 'history'"
     assert changed("", "") == changed("", ignoring) == changed(ignoring, ignoring) == {}

@@ -22,8 +22,8 @@ async def command(world: World, *arguments: str, out: io.StringIO | None = None)
     """Run the command; return its exit code and what it said."""
     out, store = out or io.StringIO(), FakeSnapshotStore(world.snapshots, "command", LEASE)
     shapes = FakeShapeStore(world.shapes)
-    told = parsed(COMMAND_LINE, SpannerSnapshotCommand, "snapshot", *arguments)
-    return await snapshot(told, world.catalog, store, shapes, lambda _table: True, out), out.getvalue()
+    given = parsed(COMMAND_LINE, SpannerSnapshotCommand, "snapshot", *arguments)
+    return await snapshot(given, world.catalog, store, shapes, lambda _table: True, out), out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -40,20 +40,20 @@ async def test_some_keys_of_a_table_are_read_and_nothing_is_announced_as_complet
     world = World.filled(range(20))
     assert words in (await command(world, "Planes", *arguments, "--dry-run"))[1]
     assert world.snapshots.rows == {}
-    code, said = await command(world, "Planes", *arguments, "--json")
-    (asked,) = json.loads(said)["snapshots"]
+    code, output = await command(world, "Planes", *arguments, "--json")
+    (asked,) = json.loads(output)["snapshots"]
     assert (code, asked["state"], asked["complete_since"]) == (0, "READING", None)
     assert set(asked["keys"]) == {"after", "until"}
     await until_over(world, world.reader()[0])
     assert set(world.mirrored()) == read
-    assert world.told == []
+    assert world.announced == []
     assert words in (await command(world, "--status"))[1]
 
 
 async def test_as_json_a_dry_run_names_the_keys_of_each_table_and_when_they_would_be_read() -> None:
     world = World.filled(range(20))
-    code, said = await command(world, "Planes", "--until", "[2]", "--dry-run", "--json")
-    (one,) = json.loads(said)["would_read"]
+    code, output = await command(world, "Planes", "--until", "[2]", "--dry-run", "--json")
+    (one,) = json.loads(output)["would_read"]
     assert (code, one.keys()) == (0, {"table", "keys", "read_timestamp"})
     assert (one["table"], one["keys"]) == ("Planes", {"after": None, "until": '["2"]'})
     (one,) = json.loads((await command(world, "--all", "--dry-run", "--json"))[1])["would_read"]
@@ -63,8 +63,8 @@ async def test_as_json_a_dry_run_names_the_keys_of_each_table_and_when_they_woul
 async def test_as_json_a_cancellation_reports_of_which_tables_something_was_left_to_read() -> None:
     world = await World.requested(range(20))
     for was_left in (True, False):
-        code, said = await command(world, "Planes", "--cancel", "--json")
-        assert (code, json.loads(said)) == (0, {"cancelled": [{"table": "Planes", "changed": was_left}]})
+        code, output = await command(world, "Planes", "--cancel", "--json")
+        assert (code, json.loads(output)) == (0, {"cancelled": [{"table": "Planes", "changed": was_left}]})
 
 
 async def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read() -> None:
@@ -104,8 +104,8 @@ async def test_watched_it_ends_with_one_where_a_snapshot_was_given_up() -> None:
     await asyncio.sleep(5)
     assert not watching.done()
     await FakeSnapshotStore(world.snapshots, "another", LEASE).cancel(["Planes"])
-    code, said = await watching
-    assert (code, "cancelled" in said) == (1, True)
+    code, output = await watching
+    assert (code, "cancelled" in output) == (1, True)
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
 
@@ -132,16 +132,16 @@ async def test_watched_it_shows_that_no_reader_reads_and_goes_on_watching() -> N
     await asyncio.sleep(60)
     assert out.getvalue().endswith("`resume` what is paused\n")
     await until_over(world, world.reader()[0])
-    code, said = await watching
-    ended = said.rpartition("\x1b[J")[2]
+    code, output = await watching
+    ended = output.rpartition("\x1b[J")[2]
     assert (code, json.loads(ended)["snapshots"][0]["state"]) == (0, "DONE")
 
 
 async def test_one_whose_rows_the_topic_may_have_lost_is_shown_as_never_announced_and_never_complete() -> None:
     world = await half_read_and_lost()
     for left, state in ((1, "READING"), (0, "DONE")):
-        code, said = await command(world, "Planes", "--status", "--json")
-        (shown,) = json.loads(said)["snapshots"]
+        code, output = await command(world, "Planes", "--status", "--json")
+        (shown,) = json.loads(output)["snapshots"]
         assert (code, shown["state"], shown["ranges_left"], shown["complete_since"]) == (left, state, left, None)
         assert "the topic lost messages until" in shown["never_announced"]["why"]
         assert "`snapshot Planes`" in shown["never_announced"]["fix"]
@@ -150,5 +150,5 @@ async def test_one_whose_rows_the_topic_may_have_lost_is_shown_as_never_announce
     assert (await command(world, "--status", "--watch"))[0] == 1
     await world.request(again=True)
     await until_over(world, world.reader()[0])
-    code, said = await command(world, "--status", "--watch")
-    assert (code, "complete since" in said, "never told" in said) == (0, True, False)
+    code, output = await command(world, "--status", "--watch")
+    assert (code, "complete since" in output, "never told" in output) == (0, True, False)

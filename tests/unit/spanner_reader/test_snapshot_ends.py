@@ -34,7 +34,7 @@ from tests.worlds.changing_table import (
     a_request,
     cut,
     half_read_and_lost,
-    read_and_not_told,
+    read_and_not_announced,
     until_over,
 )
 from tests.worlds.snapshot_reading import reading
@@ -93,10 +93,10 @@ async def test_it_is_announced_after_all_rows_are_confirmed_and_again_by_a_reade
     world = await World.requested(range(10))
     at = world.clock.now()
     await until_over(world, *(world.reader(owner, cuts=[4])[0] for owner in ("one", "another")))
-    assert 1 <= len(world.told) <= 2
+    assert 1 <= len(world.announced) <= 2
     await until_over(world, world.reader("third")[0])
-    assert set(world.told) == {str(four_sections(microseconds(at)))}
-    assert 2 <= len(world.told) <= 3
+    assert set(world.announced) == {str(four_sections(microseconds(at)))}
+    assert 2 <= len(world.announced) <= 3
     ends = [n for n, (header, _changes) in enumerate(world.topic.batches) if isinstance(header.complete_since, str)]
     assert sum(len(changes) for _header, changes in world.topic.batches[: ends[0]]) == 10
     assert all(not world.topic.batches[end][1] for end in ends)
@@ -111,7 +111,7 @@ async def test_one_of_long_ago_is_not_announced_again_at_a_start_and_heals_no_re
     world.clock.step(timedelta(hours=hours))
     world.shapes.requests = a_request(START)
     await a_minute_of(world.reader("later")[0])
-    assert (len(world.told), world.shapes.requests == {}) == (times, times == 2)
+    assert (len(world.announced), world.shapes.requests == {}) == (times, times == 2)
 
 
 @pytest.mark.parametrize("automatic", [False, True])
@@ -121,11 +121,11 @@ async def test_one_that_was_not_announced_in_time_leaves_the_resync_request_and_
     world = await World.requested()
     world.shapes.requests = a_request(START)
     with capture_logs() as logs:
-        await read_and_not_told(world)
+        await read_and_not_announced(world)
         world.clock.step(timedelta(hours=25))
         await a_minute_of(world.reader(automatic=automatic)[0])
     assert [line["table"] for line in logs if line["event"] == "snapshot_too_old_to_heal"] == ["Planes"]
-    assert (len(world.told), world.shapes.requests == {}) == ((1, True) if automatic else (0, False))
+    assert (len(world.announced), world.shapes.requests == {}) == ((1, True) if automatic else (0, False))
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
@@ -143,7 +143,7 @@ async def test_one_whose_first_half_the_topic_has_lost_is_never_announced_and_an
                 assert await reader.over()
     assert "snapshot_end_withheld" in [line["event"] for line in logs]
     assert set(world.mirrored()) == set(brought)
-    assert (world.shapes.requests == {}, world.told != []) == (automatic, automatic)
+    assert (world.shapes.requests == {}, world.announced != []) == (automatic, automatic)
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
@@ -151,33 +151,33 @@ async def test_one_that_the_topic_has_lost_rows_of_is_announced_once_synced_repo
     world = await half_read_and_lost()
     async with reading(world.reader()[0]):
         await asyncio.sleep(60)
-        assert world.told == []
+        assert world.announced == []
         world.shapes.requests = {}  # by `synced`
         await asyncio.sleep(60)
-        assert len(world.told) == 1
+        assert len(world.announced) == 1
 
 
-@pytest.mark.parametrize(("later", "told_again"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
+@pytest.mark.parametrize(("later", "announced_again"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
 async def test_one_that_ended_before_the_topic_lost_messages_is_not_announced_again(
-    later: int, told_again: bool
+    later: int, announced_again: bool
 ) -> None:
     world = await World.requested()
     at = world.clock.now()
     await until_over(world, world.reader()[0])
-    told = len(world.told)
+    announced = len(world.announced)
     world.shapes.requests = a_request(at + later, SpannerResyncKind.TABLE_LOST)
     await a_minute_of(world.reader("later")[0])
-    assert (len(world.told) > told) is told_again
+    assert (len(world.announced) > announced) is announced_again
 
 
 async def test_a_reader_that_leaves_a_table_out_announces_nothing_of_it_and_heals_no_resync_request() -> None:
     world = await World.requested()
     world.shapes.requests = a_request(START)
-    await read_and_not_told(world)
+    await read_and_not_announced(world)
     for included in (False, True):
-        reader, _rows = world.reader(included=lambda _table, said=included: said)  # type: ignore[misc]
+        reader, _rows = world.reader(included=lambda _table, is_included=included: is_included)  # type: ignore[misc]
         await a_minute_of(reader)
-        assert (len(world.told), world.shapes.requests == {}) == (int(included), included)
+        assert (len(world.announced), world.shapes.requests == {}) == (int(included), included)
 
 
 @given(
@@ -200,7 +200,7 @@ async def test_it_heals_a_resync_request_of_before_and_no_other(later: int, heal
     world = await World.requested()
     world.shapes.requests = a_request(world.clock.now() + later)
     await a_minute_of(world.reader()[0])
-    assert world.told != []
+    assert world.announced != []
     assert (world.shapes.requests == {}) is healed
 
 
@@ -233,7 +233,7 @@ async def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
     world.shapes.requests = a_request(START)
     await FakeSnapshotStore(world.snapshots, "gives up", LEASE).cancel(["Planes"])
     await a_minute_of(world.reader(automatic=True)[0])
-    assert world.told == []
+    assert world.announced == []
     assert "Planes" in world.shapes.requests
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
@@ -243,7 +243,7 @@ async def test_nothing_is_announced_on_a_topic_that_keeps_nothing() -> None:
     world.trusted = False
     async with reading(world.reader(publisher=FakePublisher(world.topic))[0]):
         await asyncio.sleep(60)
-        assert world.told == []
+        assert world.announced == []
         world.trusted = True
         await asyncio.sleep(60)
-        assert world.told != []
+        assert world.announced != []

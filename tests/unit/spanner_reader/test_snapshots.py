@@ -24,14 +24,14 @@ async def test_of_what_is_read_one_row_is_kept_and_seldom_inspected_until_someth
         while not (world.over and len(world.snapshots.rows) == 1 and await reader.over()):  # noqa: ASYNC110  a table
             await asyncio.sleep(0.5)
         (kept,) = world.snapshots.rows.values()
-        assert (kept.state, kept.rows, len(world.told)) == (RangeState.DONE, 20, 1)
+        assert (kept.state, kept.rows, len(world.announced)) == (RangeState.DONE, 20, 1)
         world.surveyed = lambda ranges: surveys.append(len(ranges))
         await asyncio.sleep(100)
         assert 2 <= len(surveys) <= 12
         assert set(surveys) == {1}
         await world.request(again=True)
         await asyncio.sleep(60)
-        assert len(world.told) == 2
+        assert len(world.announced) == 2
 
 
 def read_in_parts(world: World, table: str, parts: int) -> None:
@@ -110,14 +110,14 @@ async def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_
         assert await without.over(), "what is others' keeps nobody from ending"
         await until_over(world, world.reader("with")[0])
     assert world.mirrored() == {1: "a"}
-    assert len(world.told) == 1
+    assert len(world.announced) == 1
 
 
 async def test_a_table_that_is_gone_is_over_and_its_rows_are_not_taken_to_be_gone() -> None:
     world = await World.requested(())
     world.catalog.tables = []
     await until_over(world, world.reader()[0])
-    assert (world.topic.changes, world.told) == ([], [])
+    assert (world.topic.changes, world.announced) == ([], [])
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
 
@@ -162,7 +162,7 @@ async def test_a_reader_that_finds_no_table_gives_up_none_that_was_asked_for_mea
     await until_over(world, world.reader()[0])
     assert [(one.run, one.state) for one in world.snapshots.rows.values()] == [(2, RangeState.DONE)]
     assert world.mirrored() == {1: "a"}
-    assert len(world.told) == 1
+    assert len(world.announced) == 1
 
 
 async def test_a_table_that_was_made_again_with_another_key_is_given_up_and_its_resync_takes_another_snapshot() -> None:
@@ -175,7 +175,7 @@ async def test_a_table_that_was_made_again_with_another_key_is_given_up_and_its_
     world.shapes.requests = a_request(world.clock.now())
     world.clock.step(SECOND)
     async with asyncio.timeout(600), reading(world.reader(automatic=True)[0]):
-        while not world.told:  # noqa: ASYNC110  what it waits for is a topic
+        while not world.announced:  # noqa: ASYNC110  what it waits for is a topic
             await asyncio.sleep(1)
     assert world.shapes.requests == {}
     assert [(one.run, one.state) for one in world.snapshots.rows.values()] == [(2, RangeState.DONE)]

@@ -69,22 +69,22 @@ def test_nothing_is_reported_of_names_where_the_stream_watches_nothing() -> None
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "text"),
     [("ignored_columns", '["id"]'), ("masked_columns", '{ id = "null" }'), ("renamed_columns", '{ id = "number" }')],
 )
-def test_a_column_of_the_key_that_is_ignored_masked_or_renamed_is_refused_with_its_line(option: str, said: str) -> None:
+def test_a_column_of_the_key_that_is_ignored_masked_or_renamed_is_refused_with_its_line(option: str, text: str) -> None:
     others = 'exclude = ["tmp_*", "sales.*"]'
-    assert found(f"{others}\n[defaults]\n{option} = {said}") == [("[defaults]", True)]
-    (one,) = unmatched_sections(read_tables_file(f'{others}\n[tables."O*"]\n{option} = {said}'), TABLES)
+    assert found(f"{others}\n[defaults]\n{option} = {text}") == [("[defaults]", True)]
+    (one,) = unmatched_sections(read_tables_file(f'{others}\n[tables."O*"]\n{option} = {text}'), TABLES)
     assert (one.section, one.refused) == ('[tables."O*"]', True)
-    told = f"line 3 of the tables file: {option} names column id of table Orders, which is in its primary key"
-    assert one.why.startswith(told)
+    expected = f"line 3 of the tables file: {option} names column id of table Orders, which is in its primary key"
+    assert one.why.startswith(expected)
     assert one.fix == f"take it out of {option}"
 
 
 def test_a_column_named_for_one_table_that_it_does_not_have_is_reported_with_the_nearest() -> None:
     text = '[tables.Orders]\nignored_columns = ["Notes"]\njson_arrays = ["Tag"]'
-    told = list(unmatched_sections(read_tables_file(text), TABLES))
-    assert [one.why.split(",")[0] for one in told] == ["names column Notes", "names column Tag"]
-    assert [one.fix.rpartition(" ")[2] for one in told] == ["Note", "Tags"]
-    assert not any(one.refused for one in told)
+    unmatched = list(unmatched_sections(read_tables_file(text), TABLES))
+    assert [one.why.split(",")[0] for one in unmatched] == ["names column Notes", "names column Tag"]
+    assert [one.fix.rpartition(" ")[2] for one in unmatched] == ["Note", "Tags"]
+    assert not any(one.refused for one in unmatched)

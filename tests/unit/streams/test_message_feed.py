@@ -27,27 +27,27 @@ class Call:
     """A call whose messages are said by hand, from any thread; it is over when it is cancelled, as gRPC's is."""
 
     def __init__(self, *messages: bytes, ends: bool = True, error: Exception | None = None) -> None:
-        self._said: Queue[object] = Queue()
+        self._messages: Queue[object] = Queue()
         self._error = error
         self.taken = 0
         self.cancelled = threading.Event()
         for message in messages:
-            self.say(message)
+            self.add(message)
         if ends:
-            self._said.put(_END)
+            self._messages.put(_END)
 
-    def say(self, message: bytes) -> None:
+    def add(self, message: bytes) -> None:
         """Let one more message come."""
-        self._said.put(message)
+        self._messages.put(message)
 
     def cancel(self) -> None:
         """End the call."""
         self.cancelled.set()
-        self._said.put(_END)
+        self._messages.put(_END)
 
     def __iter__(self) -> Iterator[bytes]:
         while not self.cancelled.is_set():
-            message = self._said.get()
+            message = self._messages.get()
             if not isinstance(message, bytes):
                 break
             self.taken += 1
@@ -59,7 +59,7 @@ class Call:
         """Return how many messages nobody has asked for."""
         left = 0
         try:
-            while self._said.get_nowait() is not _END:
+            while self._messages.get_nowait() is not _END:
                 left += 1
         except Empty:
             pass
@@ -130,7 +130,7 @@ def test_what_comes_after_a_pause_comes_at_once_and_closing_ends_a_call_that_rep
             asking = asyncio.ensure_future(anext(found))
             await asyncio.sleep(0.05)
             assert not asking.done()
-            call.say(b"2")
+            call.add(b"2")
             assert await asking == [b"2"]
             silent = asyncio.ensure_future(anext(found))
             await asyncio.sleep(0.02)

@@ -131,7 +131,7 @@ class TestJava:
         assert rest.call("POST", path, change, JAVA)[0] == 404
 
     @pytest.mark.parametrize(
-        ("body", "says"),
+        ("body", "expected"),
         [
             (b'{"datasetReference": {"datasetId": "plain"}}', "not gzip"),
             (gzip.compress(b'{"datasetReference": {"datasetId": "short"}}')[:-9], "in the middle"),
@@ -141,11 +141,11 @@ class TestJava:
         ],
         ids=["not packed", "cut off", "a bomb", "nested", "an array"],
     )
-    def test_a_broken_body_is_refused_by_name(self, rest: Rest, body: bytes, says: str) -> None:
+    def test_a_broken_body_is_refused_by_name(self, rest: Rest, body: bytes, expected: str) -> None:
         status, answer = rest.call("POST", f"{API}/datasets", body, JAVA)
 
         assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
-        assert says in answer["error"]["message"]
+        assert expected in answer["error"]["message"]
 
     def test_a_body_may_be_packed_in_members_and_another_packing_is_named(self, stand_in: StandIn, rest: Rest) -> None:
         name = f"{stand_in.dataset}_members"
@@ -204,7 +204,7 @@ class TestGo:
         assert answer["error"]["errors"][0]["reason"] == "notImplemented"
 
     @pytest.mark.parametrize(
-        ("configuration", "says"),
+        ("configuration", "expected"),
         [
             ({"load": {"sourceUris": ["gs://b/o"]}}, "a load job"),
             ({"copy": {}}, "a copy job"),
@@ -219,11 +219,11 @@ class TestGo:
         ],
         ids=["load", "copy", "extract", "no dialect", "legacy", "destination", "dry run of DDL"],
     )
-    def test_a_job_that_is_not_served_is_named(self, rest: Rest, configuration: Any, says: str) -> None:
+    def test_a_job_that_is_not_served_is_named(self, rest: Rest, configuration: Any, expected: str) -> None:
         status, answer = rest.call("POST", f"{API}/jobs", {"configuration": configuration}, GO)
 
         assert status == 501
-        assert says in answer["error"]["message"]
+        assert expected in answer["error"]["message"]
 
     def test_a_dry_run_reports_the_columns_and_makes_no_job(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64, v STRING)")
@@ -291,7 +291,7 @@ class TestAppends:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("statement", "says"),
+        ("statement", "expected"),
         [
             ("SELECT * FROM [ds.t]", 'Syntax error at or near "[" at [1:15]'),
             ("SELECT 1 FROM t WHERE", 'Syntax error at or near "WHERE" at [1:17]'),
@@ -301,12 +301,12 @@ class TestErrors:
             ("SELECT 'a' + 1", 'for the function call "+(STRING_LITERAL, INTEGER_LITERAL)"'),
         ],
     )
-    def test_a_message_has_no_parsers_words_in_it(self, stand_in: StandIn, statement: str, says: str) -> None:
+    def test_a_message_has_no_parsers_words_in_it(self, stand_in: StandIn, statement: str, expected: str) -> None:
         with pytest.raises(exceptions.BadRequest) as refused:
             stand_in.run(statement)
 
         message = refused.value.errors[0]["message"]
-        assert says in message
+        assert expected in message
         for word in ("\x1b", "<Token", "sqlglot", "class '", "Binder", "Parser Error", "Catalog Error"):
             assert word not in message
 

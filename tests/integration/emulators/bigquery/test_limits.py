@@ -59,8 +59,8 @@ class TestSeenLate:
             assert not old.append([a_row(3)]).HasField("updated_schema")
 
             stand_in.control("POST", "clock", seconds=181)
-            told = old.append([a_row(4)])
-            assert [field.name for field in told.updated_schema.fields] == ["k", "v", "added"]
+            answer = old.append([a_row(4)])
+            assert [field.name for field in answer.updated_schema.fields] == ["k", "v", "added"]
         assert not stand_in.append("t", WIDER, [change("UPSERT", "1", k=2, added="y")]).HasField("error")
         assert stand_in.run("SELECT k, added FROM t ORDER BY k") == [(1, None), (2, "y"), (3, None), (4, None)]
 

@@ -57,7 +57,7 @@ class TestRecords:
         assert stand_in.run("SELECT e.n FROM t, UNNEST(t.r) AS e") == [(Decimal(2),)]
 
     @pytest.mark.parametrize(
-        ("row", "told"),
+        ("row", "message"),
         [
             ({"s": {"b": ["x"]}}, "Field s.a: value is NULL or missing"),
             ({"s": {"a": 1, "c": {"d": 9_999_999}}}, "Field s.c.d: DATE out of range"),
@@ -66,18 +66,18 @@ class TestRecords:
         ],
     )
     def test_what_does_not_fit_is_its_rows_error_with_the_whole_path(
-        self, stand_in: StandIn, row: Mapping[str, Any], told: str
+        self, stand_in: StandIn, row: Mapping[str, Any], message: str
     ) -> None:
         make(stand_in, self.COLUMNS)
 
         answer = append(stand_in, self.FIELDS, [{"k": 1}, {"k": 2, **row}])
 
         assert [error.index for error in answer.row_errors] == [1]
-        assert told in answer.row_errors[0].message
+        assert message in answer.row_errors[0].message
         assert stand_in.run("SELECT * FROM t") == []
 
     @pytest.mark.parametrize(
-        ("fields", "told"),
+        ("fields", "message"),
         [
             ({"s": {"a": "string"}}, "mismatched with BigQuery field at Row.s.a"),
             ({"s": "string"}, "mismatched with BigQuery field at Row.s"),
@@ -89,14 +89,14 @@ class TestRecords:
         ],
     )
     def test_a_message_that_does_not_fit_is_refused(
-        self, stand_in: StandIn, fields: Mapping[str, Any], told: str
+        self, stand_in: StandIn, fields: Mapping[str, Any], message: str
     ) -> None:
         make(stand_in, self.COLUMNS)
 
         answer = append(stand_in, fields, [{"k": 1}])
 
         assert answer.error.code == 3
-        assert told in answer.error.message
+        assert message in answer.error.message
 
     def test_the_official_client_makes_reads_and_describes_records(self, stand_in: StandIn) -> None:
         inner = [bigquery.SchemaField("d", "DATETIME"), bigquery.SchemaField("l", "STRING", mode="REPEATED")]
@@ -224,17 +224,17 @@ class TestRanges:
         assert stand_in.client.get_table(f"{stand_in.dataset}.t").schema[1].range_element_type.element_type == element
 
     @pytest.mark.parametrize(
-        ("start", "end", "told"),
+        ("start", "end", "message"),
         [(1, 1, "must be earlier"), (2, 1, "must be earlier"), (9_999_999, None, "Field v.start: DATE out of range")],
     )
-    def test_an_impossible_range_is_its_rows_error(self, stand_in: StandIn, start: int, end: int, told: str) -> None:
+    def test_an_impossible_range_is_its_rows_error(self, stand_in: StandIn, start: int, end: int, message: str) -> None:
         make(stand_in, "v RANGE<DATE>")
 
         fields = {"v": {"start": "int32", "end": "int32"}}
         answer = append(stand_in, fields, [{"k": 1}, {"k": 2, "v": {"start": start, "end": end}}])
 
         assert [error.index for error in answer.row_errors] == [1]
-        assert told in answer.row_errors[0].message
+        assert message in answer.row_errors[0].message
 
     @pytest.mark.parametrize(
         "fields",

@@ -151,8 +151,8 @@ class TestWriterSchema:
         with stand_in.writing("t", KEY_VALUE) as old:
             assert not old.append([change("UPSERT", "1", k=1, v="x")]).HasField("updated_schema")
             stand_in.run("ALTER TABLE t ADD COLUMN added STRING")
-            told = old.append([change("UPSERT", "1", k=2, v="y")])
-            assert [field.name for field in told.updated_schema.fields] == ["k", "v", "added"]
+            answer = old.append([change("UPSERT", "1", k=2, v="y")])
+            assert [field.name for field in answer.updated_schema.fields] == ["k", "v", "added"]
             assert not old.append([change("UPSERT", "1", k=3, v="z")]).HasField("updated_schema")
         stand_in.append("t", {**KEY_VALUE, "added": "string"}, [change("UPSERT", "2", k=1, v="x", added="new")])
 

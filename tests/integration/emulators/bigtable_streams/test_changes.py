@@ -132,9 +132,9 @@ def test_a_record_older_than_the_low_watermark_still_comes(front: Front) -> None
 
     arrive(table, [*late, set_cell("g", b"q", b"far", 1_000)], before, 7)
 
-    told = table.changes()[-1]
-    assert told.commit_timestamp.ToMicroseconds() == before < watermark
-    assert len(told.chunks) == 4
+    latest = table.changes()[-1]
+    assert latest.commit_timestamp.ToMicroseconds() == before < watermark
+    assert len(latest.chunks) == 4
     assert table.rows() == {b"a": {("f", b"set", 1_000): b"here", ("f", b"new", 1_000): b"far"}}
 
 

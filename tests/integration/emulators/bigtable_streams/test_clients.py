@@ -61,8 +61,8 @@ def test_the_data_client_writes_and_reads(front: Front, emulator_host: str) -> N
         assert isinstance(failed.__cause__, NotFound)
         assert "Requested column family not found" in str(failed.__cause__)
 
-    told = [(change.row_key, len(change.chunks)) for change in made.changes()]
-    assert told == [(b"a", 1), (b"b0", 1), (b"b1", 1), (b"b2", 1), (b"a", 1), (b"n", 1), (b"a", 2), (b"c", 1)]
+    streamed = [(change.row_key, len(change.chunks)) for change in made.changes()]
+    assert streamed == [(b"a", 1), (b"b0", 1), (b"b1", 1), (b"b2", 1), (b"a", 1), (b"n", 1), (b"a", 2), (b"c", 1)]
 
 
 def test_the_async_data_client_writes_and_reads(front: Front, emulator_host: str) -> None:

@@ -24,13 +24,13 @@ SOON = timedelta(milliseconds=100)
 
 def entries(change: Any) -> list[str]:
     """Say what a change that is in one message consists of."""
-    said = []
+    texts = []
     for chunk in change.chunks:
         kind = chunk.mutation.WhichOneof("mutation")
         detail = getattr(chunk.mutation, kind)
         what = [detail.family_name, *([] if kind == "delete_from_family" else [detail.column_qualifier.decode()])]
-        said.append(f"{kind} {':'.join(what)}")
-    return said
+        texts.append(f"{kind} {':'.join(what)}")
+    return texts
 
 
 def code_of(call: Any) -> grpc.StatusCode:
@@ -127,9 +127,9 @@ def test_two_rules_for_one_column_make_one_version(front: Front) -> None:
     for _ in range(30):  # the emulator needs a millisecond between the rules to leave two
         front.data.read_modify_write_row({"table_name": table.name, "row_key": b"a", "rules": [append] * 40})
 
-    told = {chunk.mutation.set_cell.timestamp_micros for change in table.changes() for chunk in change.chunks}
+    streamed = {chunk.mutation.set_cell.timestamp_micros for change in table.changes() for chunk in change.chunks}
 
-    assert {name[2] for name in table.rows()[b"a"]} == told
+    assert {name[2] for name in table.rows()[b"a"]} == streamed
 
 
 def test_a_split_and_a_merge_close_the_streams_with_tokens_to_go_on_from(front: Front) -> None:

@@ -74,7 +74,7 @@ def test_the_documents_assignment_is_made_seen_and_dropped(warehouse: Warehouse)
 
 
 @pytest.mark.parametrize(
-    ("statement", "says"),
+    ("statement", "message"),
     [
         (CAPACITY, "Already Exists"),
         ("DROP CAPACITY `admin.region-us.other`", "Not found"),
@@ -93,16 +93,16 @@ def test_the_documents_assignment_is_made_seen_and_dropped(warehouse: Warehouse)
         ),
     ],
 )
-def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str) -> None:
+def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, message: str) -> None:
     if_missing = CAPACITY.replace("CAPACITY", "CAPACITY IF NOT EXISTS")
     done(warehouse, if_missing)
-    with pytest.raises(ApiError, match=says):
+    with pytest.raises(ApiError, match=message):
         done(warehouse, statement)
     assert done(warehouse, if_missing)[1] == "SKIP"
 
 
 @pytest.mark.parametrize(
-    ("statement", "says"),
+    ("statement", "message"),
     [
         ("CREATE SEARCH INDEX i ON d.t(ALL COLUMNS)", "does not serve CREATE SEARCH statements"),
         ("CREATE SNAPSHOT TABLE d.u CLONE d.t", "does not serve CREATE SNAPSHOT statements"),
@@ -131,26 +131,26 @@ def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str)
         ("EXPORT DATA OPTIONS (uri = 'gs://b/o') AS SELECT 1", "EXPORT statements"),
     ],
 )
-def test_statements_that_are_not_served_name_themselves(warehouse: Warehouse, statement: str, says: str) -> None:
+def test_statements_that_are_not_served_name_themselves(warehouse: Warehouse, statement: str, message: str) -> None:
     for made in ("CREATE SCHEMA IF NOT EXISTS d", "CREATE TABLE IF NOT EXISTS d.t (a INT64)"):
         done(warehouse, made)
     with pytest.raises(ApiError) as refused:
         done(warehouse, statement)
 
     assert refused.value.http_code == 501
-    assert says in refused.value.message
+    assert message in refused.value.message
     assert rows_of(warehouse, "SELECT table_name FROM d.INFORMATION_SCHEMA.TABLES") == [{"table_name": "t"}]
 
 
 @pytest.mark.parametrize(
-    ("statement", "says"),
+    ("statement", "message"),
     [
         ("CREATE TABLE d.u (a STRING(10))", "STRING(10) is not a type that this stand-in serves"),
         ("CREATE TABLE d.u (a NUMERIC(10, 2))", "NUMERIC(10, 2) is not a type that this stand-in serves"),
         ("SELECT * FROM `d.t*`", "Not found: Table p:d.t*"),
     ],
 )
-def test_types_and_names_that_are_not_served_are_unknown(warehouse: Warehouse, statement: str, says: str) -> None:
+def test_types_and_names_that_are_not_served_are_unknown(warehouse: Warehouse, statement: str, message: str) -> None:
     done(warehouse, "CREATE SCHEMA IF NOT EXISTS d")
-    with pytest.raises(ApiError, match=re.escape(says)):
+    with pytest.raises(ApiError, match=re.escape(message)):
         done(warehouse, statement)

@@ -39,16 +39,16 @@ def names(cells: Cells) -> RowCells:
 @given(WRITES)
 def test_the_store_ends_as_the_rule_says_whatever_arrived_when(writes: Sequence[tuple[list[Any], int, bool]]) -> None:
     store: Cells = {}
-    told: list[ReadRecord] = []
+    records: list[ReadRecord] = []
     for number, (mutations, commit, late) in enumerate(writes):
         order = (commit, number) if late else (10 + number, 0)
         entries = as_recorded(names(store), mutations)
-        later = [entry for record in told if (record.commit, record.tiebreaker) > order for entry in record.entries]
+        later = [entry for record in records if (record.commit, record.tiebreaker) > order for entry in record.entries]
         for winning in what_wins(entries, later, names(store)):
             play(winning, store)
-        told.append(ReadRecord(b"row", 1, "cluster", *order, tuple(entries)))
+        records.append(ReadRecord(b"row", 1, "cluster", *order, tuple(entries)))
 
-        assert store == row_after(told)
+        assert store == row_after(records)
 
 
 def rule_of(**fields: Any) -> Any:

@@ -129,11 +129,11 @@ class Log(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log = ChangeLog(count(1_000).__next__)
-        self.told: list[Record] = []
+        self.written: list[Record] = []
 
     @rule(key=KEYS)
     def write(self, key: bytes) -> None:
-        self.told.append(self.log.append(key, [delete_family()], "c"))
+        self.written.append(self.log.append(key, [delete_family()], "c"))
 
     @rule(key=KEYS)
     def split(self, key: bytes) -> None:
@@ -161,11 +161,11 @@ class Log(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def trim(self, share: float) -> None:
-        kept = self.told[round(len(self.told) * share) :]
+        kept = self.written[round(len(self.written) * share) :]
         self.log.trim(kept[0].commit if kept else None)
-        for gone in self.told[: len(self.told) - len(kept)]:
+        for gone in self.written[: len(self.written) - len(kept)]:
             assert self.log.expired(Position(gone.row_key, gone.row_key + b"\0", gone.index))
-        self.told = kept
+        self.written = kept
         everything = Position(b"", b"", self.log.next_index)
         assert not self.log.expired(everything)
 
@@ -177,9 +177,9 @@ class Log(RuleBasedStateMachine):
     def every_record_is_where_its_key_is(self) -> None:
         for partition in self.log.partitions:
             assert partition.is_open()
-            assert partition.records == [record for record in self.told if record.row_key in partition.range]
-        assert self.log.count_from([Position(b"", b"", 0)]) == len(self.told)
-        for record in self.told:
+            assert partition.records == [record for record in self.written if record.row_key in partition.range]
+        assert self.log.count_from([Position(b"", b"", 0)]) == len(self.written)
+        for record in self.written:
             assert record in self.log.history(record.row_key)
 
 

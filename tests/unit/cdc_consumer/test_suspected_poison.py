@@ -211,7 +211,7 @@ def test_where_crashes_are_not_counted_many_quick_deliveries_tell(world: World) 
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
 
 
-def test_a_message_that_was_deferred_so_often_is_no_suspect_of_that_kind() -> None:
+def test_a_message_that_was_deferred_so_often_is_not_suspected_of_that() -> None:
     limits, age = RetryLimits(), timedelta(0)
     for deliveries in range(1, 101):
         assert not is_fatal(deliveries, age.total_seconds(), limits)
@@ -319,7 +319,7 @@ def test_one_that_never_fits_ends_three_processes_the_rest_is_applied_in_the_fir
     messages = {f"m{n}": a_message(a_change(n)) for n in range(100)}
     huge = {f"m{n}": a_message(a_change(n, name="huge")) for n in places}
     deliveries = Deliveries(world, messages | huge)
-    for _death in range(3):
+    for _crash in range(3):
         with pytest.raises(MemoryError):
             deliveries.deliver(MINUTE)
         assert set(deliveries.pending) == set(huge)
@@ -337,7 +337,7 @@ def test_one_that_never_fits_ends_three_processes_the_rest_is_applied_in_the_fir
 @pytest.mark.usefixtures("little_memory")
 def test_one_that_fits_once_more_memory_is_there_is_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries = Deliveries(world, {"m1": a_message(a_change(1, name="huge")), "m2": a_message(a_change(2))})
-    for _death in range(2):
+    for _crash in range(2):
         with pytest.raises(MemoryError):
             deliveries.deliver(MINUTE)
     monkeypatch.setattr(micro_batch, "decode_messages", decode_messages)

@@ -1,4 +1,4 @@
-"""A flood of poison: the query stops before anything of it is dead-lettered, in tasks small or large."""
+"""Too much poison trips the dead-letter limit: the query stops before anything of it is dead-lettered, in any task."""
 
 import contextlib
 import os
@@ -72,7 +72,7 @@ def test_a_limit_of_none_lets_poison_pass_that_is_not_most_of_what_came(world: W
 
 
 @pytest.mark.parametrize("messages", [3, 30])
-def test_a_flood_of_changes_that_cannot_be_applied_is_stopped_too_and_no_value_is_named(
+def test_too_many_changes_that_cannot_be_applied_trip_the_limit_too_and_no_value_is_named(
     world: World, messages: int
 ) -> None:
     bad = [a_message(*[a_change(n, seats="secret") for n in range(1_200 // messages)]) for _ in range(messages)]
@@ -130,7 +130,7 @@ def test_nor_do_conflicts_of_all_tables(strict: World) -> None:
     assert strict.apply(*announcements).dead_letters == {"schema_conflict": 15}
 
 
-def test_a_conflict_hides_no_flood(strict: World) -> None:
+def test_a_conflict_hides_no_trip_of_the_limit(strict: World) -> None:
     conflicting(strict, "planes")
     strict.apply(many("planes", 500))
     with pytest.raises(MisconfiguredError, match=r"120 of the last 121 changes .*value_does_not_fit"):
@@ -138,7 +138,7 @@ def test_a_conflict_hides_no_flood(strict: World) -> None:
 
 
 @pytest.mark.parametrize("others", [2, 200])
-def test_one_table_of_several_whose_values_never_fit_is_no_flood(strict: World, others: int) -> None:
+def test_one_table_of_several_whose_values_never_fit_trips_no_limit(strict: World, others: int) -> None:
     counts = strict.apply(many("planes", 300, seats="secret"), many("airports", others))
 
     assert counts.dead_letters == {"value_does_not_fit": 300}
@@ -147,7 +147,7 @@ def test_one_table_of_several_whose_values_never_fit_is_no_flood(strict: World, 
         assert strict.apply(many("planes", 900, seats="secret")).dead_letters == {"value_does_not_fit": 900}
 
 
-def test_most_of_several_tables_is_a_flood_however_busy_one_is(strict: World) -> None:
+def test_most_of_several_tables_trip_the_limit_however_busy_one_is(strict: World) -> None:
     with pytest.raises(MisconfiguredError, match=r"215 of the last 220 changes"):
         strict.apply(many("planes", 200, seats="x"), many("airports", 15, seats="x"), many("pilots", 5))
 
@@ -155,12 +155,12 @@ def test_most_of_several_tables_is_a_flood_however_busy_one_is(strict: World) ->
 
 
 @pytest.mark.parametrize("deliveries", [4, 5])
-def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_same(
+def test_poison_that_came_often_enough_to_be_handled_one_by_one_trips_the_limit_all_the_same(
     world: World, deliveries: int
 ) -> None:
-    flood = [dict(one) | {"delivery_attempt": deliveries} for one in (*garbage(101), *good(20))]
+    messages = [dict(one) | {"delivery_attempt": deliveries} for one in (*garbage(101), *good(20))]
     with pytest.raises(MisconfiguredError, match=r"101 of the last 1(01|21) messages cannot be applied"):
-        world.apply(*flood)
+        world.apply(*messages)
 
     assert world.dead_letters.kept == {}
     assert set(world.names()) == set(range(20))
