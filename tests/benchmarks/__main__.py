@@ -21,11 +21,11 @@ from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
 from tests.benchmarks.cluster import measure_cluster
 from tests.benchmarks.completion import measure_completion
+from tests.benchmarks.dead_letters import measure_letters
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.flatness import measure_backlog, measure_flatness
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.keys import measure_keys
-from tests.benchmarks.letters import measure_letters
 from tests.benchmarks.peer import measure_java
 from tests.benchmarks.pipelines import Platform, PrintLine, running_platform
 from tests.benchmarks.profile import show_profiles

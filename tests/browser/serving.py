@@ -21,7 +21,7 @@ from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeReplayPublisher
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.asgi import web_tools
-from tests.unit.dead_letter.letters import a_letter, at, junk
+from tests.unit.dead_letter.dead_letters import a_letter, at, junk
 from tests.worlds.console import SERVICES, statuses
 
 _MINUTE = 60 * 1_000_000_000

@@ -15,7 +15,7 @@ import pytest
 
 from services.dead_letter.ports import DeadLetterStore
 from tests.contract.bigtable_rigs import Make, Rig, rigs
-from tests.contract.letter_stores import postgresql_store, sqlite_store
+from tests.contract.dead_letter_stores import postgresql_store, sqlite_store
 from tests.contract.postgresql_server import postgresql_server
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.integration.stand_in import StandIn

@@ -1,4 +1,4 @@
-"""A letter store in memory: it keeps the promises of `LetterStore`, as `tests/contract/test_letter_store.py` shows."""
+"""A store in memory, with the promises of `DeadLetterStore`, as `tests/contract/test_dead_letter_store.py` shows."""
 
 import re
 from collections import Counter

@@ -27,7 +27,7 @@ from shared.runtime.findings import Finding
 from tests.builders import a_change, a_header
 from tests.contract.table_places import HISTORY, PLANES
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.unit.dead_letter.letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_letter
 
 pytestmark = pytest.mark.integration
 

@@ -35,7 +35,7 @@ from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeReplayPublisher, WaitedClock
 from tests.unit.dead_letter.asgi import TOKEN, TOKENS, web_tools
-from tests.unit.dead_letter.letters import NOW, a_letter, junk
+from tests.unit.dead_letter.dead_letters import NOW, a_letter, junk
 
 pytestmark = pytest.mark.integration
 

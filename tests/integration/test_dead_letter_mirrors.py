@@ -19,7 +19,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import read_tables_file
 from tests.builders import a_change, a_header
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.unit.dead_letter.letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_letter
 
 pytestmark = pytest.mark.integration
 

@@ -24,7 +24,7 @@ from shared.pubsub.topology import PubsubTopology
 from tests.builders import a_change
 from tests.integration.pubsub_topics import take
 from tests.integration.stand_in import PROJECT
-from tests.unit.dead_letter.letters import a_letter, at
+from tests.unit.dead_letter.dead_letters import a_letter, at
 from tests.worlds.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.builders import a_change
-from tests.unit.dead_letter import letters
+from tests.unit.dead_letter import dead_letters
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "millrace-test"
@@ -118,7 +118,7 @@ class Letters:
 
 
 def a_letter(number: int, size: int = 200) -> DeadLetter:
-    return letters.a_letter(a_change(number), data=b"%d " % number + b"x" * size)
+    return dead_letters.a_letter(a_change(number), data=b"%d " % number + b"x" * size)
 
 
 def counted(letters: Sequence[DeadLetter]) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ from shared.runtime.service import complain
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.fakes.effects import Effects
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
-from tests.unit.dead_letter.letters import NOW
+from tests.unit.dead_letter.dead_letters import NOW
 
 OPEN = Selection(states=frozenset({State.OPEN}))
 

@@ -20,7 +20,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.letters import JUNK, ONE, TWO
+from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO
 from tests.worlds.replaying import World
 
 TOKEN = "a-token-that-is-long-enough"  # noqa: S105  the test's own

@@ -26,7 +26,7 @@ from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.fakes.effects import CrashError, Effects
 from tests.fakes.inbox import FakeInbox, FakeSubscription
 from tests.fakes.replaying import WaitedClock
-from tests.unit.dead_letter.letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_letter
 
 NOON: Final = Nanoseconds(1_760_000_000_000_000_000)
 

@@ -15,7 +15,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change
-from tests.unit.dead_letter.letters import JUNK, ONE, TWO, a_letter, at, junk
+from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO, a_letter, at, junk
 from tests.worlds.replaying import Shell
 
 

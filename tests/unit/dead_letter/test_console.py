@@ -31,7 +31,7 @@ from shared.contracts.reasons import Reason
 from tests.builders import a_change
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Answered, Api, with_letters
-from tests.unit.dead_letter.letters import JUNK, NOW, ONE, TWO, a_letter, at, junk
+from tests.unit.dead_letter.dead_letters import JUNK, NOW, ONE, TWO, a_letter, at, junk
 from tests.worlds.console import CONSUMER, FLIGHTS, HOSTILE, SERVICES, TRAFFIC, Visit, statuses, text_of, watching
 
 LETTER = f"/dead-letters/{ONE.identity}"

@@ -17,7 +17,7 @@ from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
-from tests.unit.dead_letter.letters import a_letter, junk
+from tests.unit.dead_letter.dead_letters import a_letter, junk
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

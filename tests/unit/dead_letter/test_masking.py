@@ -13,7 +13,7 @@ from shared.contracts.change_batch import encode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
-from tests.unit.dead_letter.letters import a_letter, junk
+from tests.unit.dead_letter.dead_letters import a_letter, junk
 
 ONE_DIGIT = "<number of 1 digits>"
 json_values = st.recursive(

@@ -8,7 +8,7 @@ from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.wiring.connections import pipeline_named
 from shared.contracts.errors import MisconfiguredError
-from tests.unit.dead_letter.letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_letter
 from tests.worlds.replaying import Shell
 
 OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")

@@ -20,7 +20,7 @@ from shared.contracts.safe_age import SAFE_AGE
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.builders import COMMITTED, a_change, a_header
-from tests.unit.dead_letter.letters import NOW, a_letter, junk, stored
+from tests.unit.dead_letter.dead_letters import NOW, a_letter, junk, stored
 
 COMMIT = parse_timestamp(COMMITTED)
 LATE = Nanoseconds(COMMIT // 1_000 * 1_000 + SAFE_AGE // timedelta(microseconds=1) * 1_000 + 1_000)

@@ -19,7 +19,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.safe_age import SAFE_AGE
 from tests.builders import a_change
 from tests.fakes.effects import CrashError, Effects
-from tests.unit.dead_letter.letters import NOW, a_letter, junk
+from tests.unit.dead_letter.dead_letters import NOW, a_letter, junk
 from tests.worlds.replaying import OPEN, World
 
 

@@ -16,7 +16,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import WaitedClock
-from tests.unit.dead_letter.letters import NOW, a_letter
+from tests.unit.dead_letter.dead_letters import NOW, a_letter
 from tests.worlds.replaying import OPEN, World
 
 MANY = 600

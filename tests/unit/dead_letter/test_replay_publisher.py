@@ -16,7 +16,7 @@ from shared.pubsub.stubs import PublishResponse
 from shared.runtime.stop import Stop
 from tests.builders import a_change
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
-from tests.unit.dead_letter.letters import a_letter, junk
+from tests.unit.dead_letter.dead_letters import a_letter, junk
 
 TOPIC = "projects/p/topics/t"
 

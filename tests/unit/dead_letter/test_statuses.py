@@ -26,7 +26,7 @@ from services.spanner_reader.core.schema.shapes import SpannerResyncCause, Spann
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.backlog import SubscriptionBacklog
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
-from tests.unit.dead_letter.letters import NOW
+from tests.unit.dead_letter.dead_letters import NOW
 
 SPANNER, BIGTABLE = "//spanner.googleapis.com/s", "//bigtable.googleapis.com/b"
 

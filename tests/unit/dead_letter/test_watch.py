@@ -8,7 +8,7 @@ from services.dead_letter.commands.app import NOT_DONE, WRONG
 from services.dead_letter.core.statuses import WatchedService
 from shared.contracts.errors import TransientError
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.letters import NOW, a_letter, at
+from tests.unit.dead_letter.dead_letters import NOW, a_letter, at
 from tests.worlds.console import HOSTILE, SERVICES, TRAFFIC, statuses
 from tests.worlds.replaying import Shell
 

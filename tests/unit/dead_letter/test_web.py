@@ -18,7 +18,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.unit.dead_letter.asgi import EVERYTHING, READS, TOKEN, TOKENS, WRITES, Api, with_letters
-from tests.unit.dead_letter.letters import JUNK, ONE, TWO, a_letter, at
+from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO, a_letter, at
 
 
 def ids(api: Api, **filters: Any) -> set[str]:

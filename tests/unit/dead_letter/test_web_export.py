@@ -20,7 +20,7 @@ from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.unit.dead_letter.asgi import Api, with_letters
-from tests.unit.dead_letter.letters import JUNK, NOW, ONE, TWO, a_letter
+from tests.unit.dead_letter.dead_letters import JUNK, NOW, ONE, TWO, a_letter
 
 
 def lines(api: Api, **query: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from services.dead_letter.web.callers import UNNAMED, Callers, read_tokens
 from services.dead_letter.web.gate import LARGEST_BODY
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.unit.dead_letter.asgi import EVERYTHING, READS, TOKEN, TOKENS, WRITES, Api
-from tests.unit.dead_letter.letters import ONE
+from tests.unit.dead_letter.dead_letters import ONE
 
 
 @pytest.mark.parametrize(

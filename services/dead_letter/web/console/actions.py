@@ -19,8 +19,8 @@ from services.dead_letter.app.decisions import (
 from services.dead_letter.app.replay.replay import DEFAULT_RATE, ReplayOrder
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
+from services.dead_letter.web.console.dead_letters import note_values
 from services.dead_letter.web.console.formats import visible
-from services.dead_letter.web.console.letters import note_values
 from services.dead_letter.web.console.pages import ConsolePages, see_other
 from services.dead_letter.web.console.replay_runs import ReplayRun
 from services.dead_letter.web.parameters import MOST_CHANGED

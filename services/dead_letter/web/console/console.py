@@ -4,7 +4,7 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from services.dead_letter.web.console.actions import add_actions
-from services.dead_letter.web.console.letters import add_letters
+from services.dead_letter.web.console.dead_letters import add_letters
 from services.dead_letter.web.console.pages import ASSETS, ConsolePages, see_other, set_cookie
 from services.dead_letter.web.console.pipeline import add_pipeline
 from services.dead_letter.web.console.routes import console_routes

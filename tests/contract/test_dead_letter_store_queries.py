@@ -20,7 +20,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.letter_stores import (
+from tests.contract.dead_letter_stores import (
     FAILED,
     LEASE,
     NOW,

@@ -20,7 +20,7 @@ from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
+from tests.contract.dead_letter_stores import NOW, a_letter, an_arrival, identity
 
 
 @contextmanager

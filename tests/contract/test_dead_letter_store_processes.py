@@ -16,14 +16,14 @@ from services.dead_letter.adapters.store.lock import collector_lock
 from services.dead_letter.core.dead_letters import ReplayId
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError
-from tests.contract.letter_stores import LEASE, LETTERS, NOW, an_arrival, identity, later, sqlite_store
+from tests.contract.dead_letter_stores import LEASE, LETTERS, NOW, an_arrival, identity, later, sqlite_store
 
 CLAIMING = """
     import sys
     from pathlib import Path
     from services.dead_letter.core.dead_letters import ReplayId
-    from tests.contract.letter_stores import LEASE, NOW, identity, sqlite_store
-    from tests.contract.letter_stores import LETTERS
+    from tests.contract.dead_letter_stores import LEASE, NOW, identity, sqlite_store
+    from tests.contract.dead_letter_stores import LETTERS
 
     path, name = sys.argv[1:]
     ids = [identity(letter) for letter in LETTERS]
@@ -39,7 +39,7 @@ KEEPING = """
     import sys
     from itertools import count
     from pathlib import Path
-    from tests.contract.letter_stores import NOW, a_letter, an_arrival, sqlite_store
+    from tests.contract.dead_letter_stores import NOW, a_letter, an_arrival, sqlite_store
 
     with sqlite_store(Path(sys.argv[1])) as store:
         for turn in count():
@@ -63,8 +63,8 @@ REPLAYING = """
     import sys
     from pathlib import Path
     from services.dead_letter.core.dead_letters import ReplayId
-    from tests.contract.letter_stores import LEASE, NOW, sqlite_store, identity
-    from tests.contract.letter_stores import LETTERS
+    from tests.contract.dead_letter_stores import LEASE, NOW, sqlite_store, identity
+    from tests.contract.dead_letter_stores import LETTERS
 
     path, name = sys.argv[1:]
     with sqlite_store(Path(path)) as store, store.living(ReplayId(name)):

@@ -14,7 +14,7 @@ from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayI
 from services.dead_letter.core.selection import Selection
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.letter_stores import NOW, SECOND, BothStores, a_letter, an_arrival, an_edit, failing_again
+from tests.contract.dead_letter_stores import NOW, SECOND, BothStores, a_letter, an_arrival, an_edit, failing_again
 
 WALKS: Final = 24
 STEPS: Final = 60

@@ -93,7 +93,7 @@ def shown(
     document = letter_document(stored, tools.store.trail(stored.id), values=values)
     return pages.page(
         request,
-        "letter.html",
+        "dead_letter.html",
         letter=document,
         is_open=stored.state is State.OPEN,
         editable=stored.state is State.OPEN and stored.edited_as is None and not stored.without_payload,

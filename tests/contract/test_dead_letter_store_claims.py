@@ -15,7 +15,7 @@ from services.dead_letter.ports import DeadLetterStore, Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.letter_stores import (
+from tests.contract.dead_letter_stores import (
     LEASE,
     NOW,
     a_letter,
