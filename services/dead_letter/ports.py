@@ -76,7 +76,7 @@ class DeadLetterStore(Protocol):
         book-keeping is not lost. Bytes, attributes and ordering key stay those of its first arrival.
         """
 
-    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
+    def get(self, dead_letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a dead letter by its id, or by its first characters, at least eight, if no other begins so."""
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
@@ -108,17 +108,15 @@ class DeadLetterStore(Protocol):
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
 
-    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
+    def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a dead letter, first things first."""
 
-    def note(
-        self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
-    ) -> None:
+    def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write into the trail what changed nothing: values were shown, a dead letter was exported."""
 
     def set_state(
         self,
-        letters: Sequence[DeadLetterId],
+        ids: Sequence[DeadLetterId],
         state: State,
         *,
         only_from: frozenset[State],
@@ -132,7 +130,7 @@ class DeadLetterStore(Protocol):
         """
 
     def claim(
-        self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+        self, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
         """Take dead letters for a replay; return those got: not those another replay holds, nor any but open ones.
 
@@ -140,9 +138,7 @@ class DeadLetterStore(Protocol):
         renewed.
         """
 
-    def sent(
-        self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
-    ) -> Sequence[DeadLetterId]:
+    def sent(self, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[DeadLetterId]:
         """Record that Pub/Sub has confirmed dead letters of a claim: they are replayed; return those that were.
 
         One that has failed again since it was claimed stays open, and so does one whose claim another replay has taken;
@@ -190,7 +186,7 @@ class ReplayPublisher(Protocol):
     def topic(self) -> str:
         """Return its full name, as `core.pipeline.named` gives it."""
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
+    def publish(self, dead_letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         """Publish dead letters in this order, each with its own bytes, attributes and ordering key, plus ``replay_of``.
 
         Those that are ``forced`` say so to the consumer, which takes them however old they are.

@@ -21,7 +21,7 @@ from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
 from tests.benchmarks.cluster import measure_cluster
 from tests.benchmarks.completion import measure_completion
-from tests.benchmarks.dead_letters import measure_letters
+from tests.benchmarks.dead_letters import measure_dead_letters
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.flatness import measure_backlog, measure_flatness
 from tests.benchmarks.freshness import measure_steady
@@ -59,7 +59,7 @@ def main() -> int:
                 ):
                     measured += measure(platform, sizes, console)
             if "letters" in sizes.parts:  # of a store alone: no platform, no pipeline
-                measured += measure_letters(sizes, _timed(console))
+                measured += measure_dead_letters(sizes, _timed(console))
         except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
             return 1

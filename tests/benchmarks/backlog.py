@@ -80,19 +80,19 @@ def pack(
 ) -> Backlog:
     """Publish the records' changes at ``rate`` a second through the reader's publisher; return what was published."""
     topic, subscription = topic_path(project, name), subscription_path(project, name)
-    letters = topic_path(project, f"{name}-letters")
+    dead_letter_topic = topic_path(project, f"{name}-letters")
     with open_channel(pubsub) as channel:
         create_topology(
             channel,
             PubsubTopology(
                 topic=topic,
                 subscription=subscription,
-                dead_letter_topic=letters,
+                dead_letter_topic=dead_letter_topic,
                 dead_letter_subscription=subscription_path(project, f"{name}-letters"),
             ),
         )
         wanted, used = list(records), time.process_time()
-        seconds = asyncio.run(_publish(pubsub, topic, letters, wanted, rate, stop, tables))
+        seconds = asyncio.run(_publish(pubsub, topic, dead_letter_topic, wanted, rate, stop, tables))
         cpu = time.process_time() - used
         messages = _collect(channel, subscription)
         _forget(channel, topic, subscription)
@@ -139,7 +139,7 @@ def release(channel: grpc.Channel, topic: str, messages: Iterable[Any]) -> None:
 async def _publish(
     pubsub: str,
     topic: str,
-    letters: str,
+    dead_letter_topic: str,
     records: Sequence[DataChangeRecord],
     rate: int,
     stop: Stop,
@@ -147,7 +147,7 @@ async def _publish(
 ) -> float:
     maker, futures = change_maker(tables), []
     async with open_async_channel(pubsub) as channel:
-        dead_letters = AsyncDeadLetterPublisher(channel, letters, stop)
+        dead_letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop)
         async with BatchPublisher(
             channel, topic, dead_letters, stop, PublisherOptions(failed_in="benchmark")
         ) as publisher:

@@ -39,18 +39,18 @@ _PAGE: Final = 50
 _REPEATS: Final = 5
 
 
-def measure_letters(sizes: Sizes, print_line: Callable[[str], None]) -> list[Measured]:
+def measure_dead_letters(sizes: Sizes, print_line: Callable[[str], None]) -> list[Measured]:
     """Fill a store once, and ask it everything in each run."""
     with tempfile.TemporaryDirectory(prefix="letters") as folder:
         database = open_database(f"sqlite:///{folder}/letters.sqlite3")
         try:
             store = SqlDeadLetterStore(database)
             began = time.perf_counter()
-            _fill(store, sizes.letters)
-            kept = sizes.letters / (time.perf_counter() - began)
+            _fill(store, sizes.dead_letters)
+            kept = sizes.dead_letters / (time.perf_counter() - began)
             _decide(store)
             size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
-            print_line(f"letters: {sizes.letters} kept at {kept:,.0f} a second, {size:,.0f} MB")
+            print_line(f"letters: {sizes.dead_letters} kept at {kept:,.0f} a second, {size:,.0f} MB")
             runs = [_ask(store) for _ in range(sizes.runs)]
         finally:
             database.close()
@@ -64,7 +64,7 @@ def measure_letters(sizes: Sizes, print_line: Callable[[str], None]) -> list[Mea
             unit="ms",
             runs=values,
             below=TARGET_MS,
-            note=notes.get(name, f"{sizes.letters:,} letters in SQLite" if name == "list" else ""),
+            note=notes.get(name, f"{sizes.dead_letters:,} letters in SQLite" if name == "list" else ""),
         )
         for name, values in figures.items()
     ] + [Measured(name="letters.kept_per_second", unit="letters/s", runs=[kept], note=f"{_AT_ONCE} in a transaction")]
@@ -131,21 +131,21 @@ def _filters(store: SqlDeadLetterStore) -> Mapping[str, Selection]:
     }
 
 
-def _fill(store: SqlDeadLetterStore, letters: int) -> None:
+def _fill(store: SqlDeadLetterStore, count: int) -> None:
     arrivals: list[Arrival] = []
-    for number, letter in enumerate(_letters(letters)):
-        arrivals.append(Arrival(letter=letter, message_id=str(number)))
-        if len(arrivals) == _AT_ONCE or number == letters - 1:
-            store.keep(arrivals, Nanoseconds(letter.failed_at + _SECOND))
+    for number, dead_letter in enumerate(_dead_letters(count)):
+        arrivals.append(Arrival(dead_letter=dead_letter, message_id=str(number)))
+        if len(arrivals) == _AT_ONCE or number == count - 1:
+            store.keep(arrivals, Nanoseconds(dead_letter.failed_at + _SECOND))
             arrivals = []
 
 
-def _letters(letters: int) -> Iterator[DeadLetter]:
+def _dead_letters(count: int) -> Iterator[DeadLetter]:
     chance = random.Random(7)
-    for number in range(letters):
-        failed_at = Nanoseconds(_BEGAN + number * _DAYS * 24 * 3600 * _SECOND // letters)
-        table = _RARE if number == letters // 3 else chance.choice(_TABLES)
-        key = chance.randrange(letters)
+    for number in range(count):
+        failed_at = Nanoseconds(_BEGAN + number * _DAYS * 24 * 3600 * _SECOND // count)
+        table = _RARE if number == count // 3 else chance.choice(_TABLES)
+        key = chance.randrange(count)
         yield DeadLetter(
             data=(f'{{"header":{{"table":"{table}"}},"keys":[{{"id":"{key}"}}],"rows":["' + "x" * 400 + '"]}').encode(),
             attributes={"table": table, "source": "//spanner.googleapis.com/projects/p", "change_count": "1"},

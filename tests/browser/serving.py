@@ -21,7 +21,7 @@ from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeReplayPublisher
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.asgi import web_tools
-from tests.unit.dead_letter.dead_letters import a_letter, at, junk
+from tests.unit.dead_letter.dead_letters import a_dead_letter, at, junk
 from tests.worlds.console import SERVICES, statuses
 
 _MINUTE = 60 * 1_000_000_000
@@ -48,7 +48,9 @@ def _failed(
 ) -> DeadLetter:
     """Return a dead letter of a change that was committed just before it failed: one that may be replayed."""
     committed = at(failed_at // 1000 * 1000)
-    return a_letter(a_change(number, committed=committed, **change), header, failed_at=Nanoseconds(failed_at), **cause)
+    return a_dead_letter(
+        a_change(number, committed=committed, **change), header, failed_at=Nanoseconds(failed_at), **cause
+    )
 
 
 @dataclass
@@ -69,7 +71,7 @@ def console(folder: Path, clock: Clock | None = None) -> Iterator[Shown]:
     now = clock.now()
     try:
         store, pages = SqlDeadLetterStore(database), FakeStatusPages(statuses(at(now // 1000 * 1000)))
-        store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(failed(now))], Nanoseconds(now))
+        store.keep([Arrival(dead_letter=one, message_id=str(n)) for n, one in enumerate(failed(now))], Nanoseconds(now))
         tools = web_tools(store, publisher, clock, stop, services=SERVICES, pages=pages)
         with (
             tools.console.poller.polling(stop),

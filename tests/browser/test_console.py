@@ -61,7 +61,7 @@ def test_find_out_why_a_row_failed_and_see_its_values(browser: Browser, shown: S
 
 def test_replay_a_group_after_its_cause_is_fixed(browser: Browser, shown: Shown) -> None:
     go_on = threading.Event()
-    shown.publisher.then = lambda _letters: _wait(go_on)
+    shown.publisher.then = lambda _dead_letters: _wait(go_on)
     sign_in(browser, shown)
     open_group(browser, "schema conflict")
     browser.press("Dry run")
@@ -224,7 +224,7 @@ _PARTS = {
     ),
     "groups": (*_TABLE, ".detail", ".hint", ".count", "[aria-current]"),
     "group": (*_TABLE, ".why", ".figures", ".state.soon", ".hint", "label", "textarea", "button.main", "button.danger"),
-    "letter": (*_TABLE, "h1 .state", ".why", "dt", "dd", "pre code", ".hint", "h3", "textarea", "button.danger"),
+    "dead_letter": (*_TABLE, "h1 .state", ".why", "dt", "dd", "pre code", ".hint", "h3", "textarea", "button.danger"),
     "edit": (".diff .added", ".diff .removed", ".diff .place", ".diff .same", "textarea.code", "label", "button.main"),
     "replay": (*_TABLE, ".notice", ".count", "button.main", ".hint", "td code", "th code"),
     "sign_in_page": ("label", "input[type=password]", "button.main", ".quiet", "p code"),

@@ -14,7 +14,7 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.browser.chromium import Browser
 from tests.browser.pictures import described_in, description, picture, size
 from tests.browser.serving import Shown, console
-from tests.browser.visits import Visit, edit, groups, letter, pipeline, replay, sign_in
+from tests.browser.visits import Visit, dead_letter, edit, groups, pipeline, replay, sign_in
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGES: Final = ROOT / "docs" / "images"
@@ -26,10 +26,10 @@ PICTURES: Final[dict[str, tuple[Visit, int, str, int | None]]] = {
     "pipeline-phone": (pipeline, 390, "light", 1300),
     "pipeline-phone-dark": (pipeline, 390, "dark", 1300),
     "groups": (groups, 1280, "dark", None),
-    "letter": (letter, 1280, "light", None),
-    "letter-dark": (letter, 1280, "dark", 1000),
-    "letter-phone": (letter, 390, "light", 1300),
-    "letter-phone-dark": (letter, 390, "dark", 1300),
+    "letter": (dead_letter, 1280, "light", None),
+    "letter-dark": (dead_letter, 1280, "dark", 1000),
+    "letter-phone": (dead_letter, 390, "light", 1300),
+    "letter-phone-dark": (dead_letter, 390, "dark", 1300),
     "edit": (edit, 1280, "light", None),
     "replay": (replay, 1280, "dark", None),
 }

@@ -52,14 +52,14 @@ def group(browser: Browser, shown: Shown) -> None:
     enter_group(browser, "value does not fit")
 
 
-def letter(browser: Browser, shown: Shown) -> None:
+def dead_letter(browser: Browser, shown: Shown) -> None:
     group(browser, shown)
     open_first(browser)
 
 
 def edit(browser: Browser, shown: Shown) -> None:
     """With a difference, of which nothing is kept."""
-    letter(browser, shown)
+    dead_letter(browser, shown)
     browser.press("Edit the row")
     browser.wait_for("Show the difference")
     browser.fill("The row", str(browser.run("document.getElementById('row').value")).replace("150", "178"))
@@ -89,4 +89,4 @@ def refused(browser: Browser, shown: Shown) -> None:
     browser.complaints[:] = before
 
 
-PAGES: Final[tuple[Visit, ...]] = (pipeline, groups, group, letter, edit, replay, sign_in_page, refused)
+PAGES: Final[tuple[Visit, ...]] = (pipeline, groups, group, dead_letter, edit, replay, sign_in_page, refused)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import delete, text
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
-from services.dead_letter.adapters.store.schema import letters, pipeline
+from services.dead_letter.adapters.store.schema import dead_letters, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, ReplayId, State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
@@ -33,7 +33,7 @@ def later(seconds: float) -> Nanoseconds:
     return Nanoseconds(NOW + int(seconds * SECOND))
 
 
-def a_letter(row: int = 1, number: int = 1, *, seconds: float = 0, **fields: Any) -> DeadLetter:
+def a_dead_letter(row: int = 1, number: int = 1, *, seconds: float = 0, **fields: Any) -> DeadLetter:
     """Return the letter of the change with this number of this row, that failed this many seconds after `FAILED`."""
     given: dict[str, Any] = {
         "data": json.dumps({"row": row, "number": number}).encode(),
@@ -51,44 +51,44 @@ def a_letter(row: int = 1, number: int = 1, *, seconds: float = 0, **fields: Any
     return DeadLetter(**given | fields)
 
 
-def a_message_letter(data: bytes = b"{garbage", *, seconds: float = 0, **fields: Any) -> DeadLetter:
+def of_a_message(data: bytes = b"{garbage", *, seconds: float = 0, **fields: Any) -> DeadLetter:
     """Return the letter of a whole message, that nothing is known of but its bytes."""
     plain: dict[str, Any] = {"table": "", "key": "", "sequence": "", "commit_timestamp": ""}
     plain |= {"reason": Reason.UNDECODABLE, "detail": "not JSON (8 bytes)"}
-    return a_letter(seconds=seconds, data=data, **plain | fields)
+    return a_dead_letter(seconds=seconds, data=data, **plain | fields)
 
 
-def an_arrival(letter: DeadLetter | None = None, message_id: str = "m1") -> Arrival:
+def an_arrival(dead_letter: DeadLetter | None = None, message_id: str = "m1") -> Arrival:
     """Return a letter as a message brought it."""
-    return Arrival(letter=letter or a_letter(), message_id=message_id)
+    return Arrival(dead_letter=dead_letter or a_dead_letter(), message_id=message_id)
 
 
-def failing_again(letter: DeadLetter, *, seconds: float, **fields: Any) -> DeadLetter:
+def failing_again(dead_letter: DeadLetter, *, seconds: float, **fields: Any) -> DeadLetter:
     """Return the same letter, failed again this many seconds after `FAILED`."""
-    return replace(letter, failed_at=Nanoseconds(FAILED + int(seconds * SECOND)), **fields)
+    return replace(dead_letter, failed_at=Nanoseconds(FAILED + int(seconds * SECOND)), **fields)
 
 
-def identity(letter: DeadLetter) -> DeadLetterId:
+def identity(dead_letter: DeadLetter) -> DeadLetterId:
     """Return the id that a store knows it by."""
-    return DeadLetterId(letter.identity)
+    return DeadLetterId(dead_letter.identity)
 
 
-def the(letter: DeadLetterId, store: DeadLetterStore) -> StoredDeadLetter:
+def the(dead_letter: DeadLetterId, store: DeadLetterStore) -> StoredDeadLetter:
     """Return a letter that is there."""
-    stored = store.get(letter)
+    stored = store.get(dead_letter)
     assert stored is not None
     return stored
 
 
-def kept(store: DeadLetterStore, letter: DeadLetter, message_id: str = "m1") -> StoredDeadLetter:
+def kept(store: DeadLetterStore, dead_letter: DeadLetter, message_id: str = "m1") -> StoredDeadLetter:
     """Keep a letter that arrives at `NOW`; return it as it is there."""
-    store.keep([an_arrival(letter, message_id)], NOW)
-    return the(identity(letter), store)
+    store.keep([an_arrival(dead_letter, message_id)], NOW)
+    return the(identity(dead_letter), store)
 
 
-def put(store: DeadLetterStore, letter: DeadLetter, state: State) -> None:
+def put(store: DeadLetterStore, dead_letter: DeadLetter, state: State) -> None:
     """Bring a letter that is kept, and open, into a state."""
-    one = identity(letter)
+    one = identity(dead_letter)
     if state is State.REPLAYED:
         assert store.claim([one], ReplayId("r"), NOW, LEASE) == [one]
         assert store.sent([one], ReplayId("r"), "ann", NOW) == [one]
@@ -101,7 +101,7 @@ class BothStores:
 
     def __init__(self, database: DeadLetterDatabase) -> None:
         with database.writing() as connection:
-            connection.execute(delete(letters))
+            connection.execute(delete(dead_letters))
         self.all: tuple[DeadLetterStore, DeadLetterStore] = (SqlDeadLetterStore(database), FakeDeadLetterStore())
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
@@ -138,25 +138,25 @@ def postgresql_store(address: str) -> Iterator[SqlDeadLetterStore]:
     database = open_database(address)
     try:
         with database.writing() as connection:
-            connection.execute(text(f"TRUNCATE {letters.name}, {pipeline.name} RESTART IDENTITY CASCADE"))
+            connection.execute(text(f"TRUNCATE {dead_letters.name}, {pipeline.name} RESTART IDENTITY CASCADE"))
         yield SqlDeadLetterStore(database)
     finally:
         database.close()
 
 
-def an_edit(letter: DeadLetter) -> DeadLetter:
+def an_edit(original: DeadLetter) -> DeadLetter:
     """Return a letter with the next revision of its sequence."""
-    head, _, revision = letter.sequence.rpartition("/")
-    fields = {name: getattr(letter, name) for name in ("attributes", "ordering_key", "reason", "detail", "failed_in")}
+    head, _, revision = original.sequence.rpartition("/")
+    fields = {name: getattr(original, name) for name in ("attributes", "ordering_key", "reason", "detail", "failed_in")}
     return DeadLetter(
-        data=letter.data + b" ",
+        data=original.data + b" ",
         sequence=f"{head}/{int(revision, 16) + 1:016X}",
-        failed_at=letter.failed_at,
-        table=letter.table,
-        key=letter.key,
-        commit_timestamp=letter.commit_timestamp,
+        failed_at=original.failed_at,
+        table=original.table,
+        key=original.key,
+        commit_timestamp=original.commit_timestamp,
         **fields,
     )
 
 
-LETTERS = [a_letter(row) for row in range(400)]
+DEAD_LETTERS = [a_dead_letter(row) for row in range(400)]

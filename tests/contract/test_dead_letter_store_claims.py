@@ -18,7 +18,7 @@ from shared.contracts.timestamps import Nanoseconds
 from tests.contract.dead_letter_stores import (
     LEASE,
     NOW,
-    a_letter,
+    a_dead_letter,
     an_arrival,
     failing_again,
     identity,
@@ -27,32 +27,32 @@ from tests.contract.dead_letter_stores import (
     the,
 )
 
-ONE, TWO, THREE = (identity(a_letter(row)) for row in (1, 2, 3))
+ONE, TWO, THREE = (identity(a_dead_letter(row)) for row in (1, 2, 3))
 UNKNOWN = DeadLetterId("unknown")
 OURS, THEIRS = ReplayId("ours"), ReplayId("theirs")
 ANY_STATE = frozenset(State)
 
 
-def actions(letter: DeadLetterId, store: DeadLetterStore) -> list[Action]:
+def actions(dead_letter: DeadLetterId, store: DeadLetterStore) -> list[Action]:
     """Return what its trail says was done to a letter."""
-    return [entry.action for entry in store.trail(letter)]
+    return [entry.action for entry in store.trail(dead_letter)]
 
 
-def discard(store: DeadLetterStore, letters: list[DeadLetterId], now: Nanoseconds) -> list[DeadLetterId]:
+def discard(store: DeadLetterStore, ids: list[DeadLetterId], now: Nanoseconds) -> list[DeadLetterId]:
     """Discard letters that are open."""
     open_ones = frozenset({State.OPEN})
-    return list(store.set_state(letters, State.DISCARDED, only_from=open_ones, who="ann", now=now, why="of no use"))
+    return list(store.set_state(ids, State.DISCARDED, only_from=open_ones, who="ann", now=now, why="of no use"))
 
 
 def fail_again(store: DeadLetterStore, row: int, message_id: str, seconds: float) -> None:
     """Let a letter come once more."""
-    store.keep([an_arrival(failing_again(a_letter(row), seconds=seconds), message_id)], later(seconds))
+    store.keep([an_arrival(failing_again(a_dead_letter(row), seconds=seconds), message_id)], later(seconds))
 
 
 @pytest.fixture
 def store(store: DeadLetterStore) -> DeadLetterStore:
     """Return a store with three letters, which are open."""
-    store.keep([an_arrival(a_letter(row), f"m{row}") for row in (1, 2, 3)], NOW)
+    store.keep([an_arrival(a_dead_letter(row), f"m{row}") for row in (1, 2, 3)], NOW)
     return store
 
 
@@ -121,9 +121,9 @@ def test_ones_own_claim_is_renewed(store: DeadLetterStore) -> None:
 def test_what_is_sent_is_replayed_and_released(store: DeadLetterStore) -> None:
     store.claim([ONE, TWO], OURS, NOW, LEASE)
     assert store.sent([ONE, UNKNOWN, TWO, ONE], OURS, "ann", later(5)) == [ONE, TWO]
-    letter = the(ONE, store)
-    assert (letter.state, letter.replays, letter.attempts) == (State.REPLAYED, 1, 1)
-    assert (letter.claimed_by, letter.claimed_until) == (None, None)
+    dead_letter = the(ONE, store)
+    assert (dead_letter.state, dead_letter.replays, dead_letter.attempts) == (State.REPLAYED, 1, 1)
+    assert (dead_letter.claimed_by, dead_letter.claimed_until) == (None, None)
     replayed = store.trail(ONE)[-1]
     assert (replayed.action, replayed.who, replayed.at) == (Action.REPLAYED, "ann", later(5))
     assert (replayed.result, replayed.more) == ("confirmed by Pub/Sub", {"replay": OURS})
@@ -150,8 +150,8 @@ def test_a_dead_letter_that_fails_again_while_it_is_sent_stays_open(store: DeadL
     fail_again(store, 1, "m9", seconds=3)
     assert the(ONE, store).claimed_by is None
     assert store.sent([ONE, TWO], OURS, "ann", later(5)) == [TWO]
-    letter = the(ONE, store)
-    assert (letter.state, letter.attempts) == (State.OPEN, 2)
+    dead_letter = the(ONE, store)
+    assert (dead_letter.state, dead_letter.attempts) == (State.OPEN, 2)
 
 
 def test_one_that_failed_again_before_that_was_written_counts_as_replayed_once(store: DeadLetterStore) -> None:
@@ -190,8 +190,8 @@ def test_one_that_fails_again_after_it_was_sent_is_open_and_counts(store: DeadLe
         assert store.claim([ONE], OURS, later(turn * 10), LEASE) == [ONE]
         assert store.sent([ONE], OURS, "ann", later(turn * 10 + 1)) == [ONE]
         fail_again(store, 1, f"again{turn}", seconds=turn * 10 + 5)
-        letter = the(ONE, store)
-        assert (letter.state, letter.replays, letter.attempts) == (State.OPEN, turn, turn + 1)
+        dead_letter = the(ONE, store)
+        assert (dead_letter.state, dead_letter.replays, dead_letter.attempts) == (State.OPEN, turn, turn + 1)
 
 
 def test_all_that_a_replay_holds_is_released(store: DeadLetterStore) -> None:
@@ -231,9 +231,9 @@ def test_what_a_replay_holds_is_left_as_it_is(store: DeadLetterStore) -> None:
 
 
 def test_ten_thousand_dead_letters_are_claimed_and_sent(store: DeadLetterStore) -> None:
-    many = [a_letter(row) for row in range(10, 10_010)]
-    store.keep([an_arrival(letter, letter.key) for letter in many], NOW)
-    ids = [identity(letter) for letter in many]
+    many = [a_dead_letter(row) for row in range(10, 10_010)]
+    store.keep([an_arrival(one, one.key) for one in many], NOW)
+    ids = [identity(one) for one in many]
     assert store.claim(ids, OURS, NOW, LEASE) == ids
     assert store.claim(ids, THEIRS, NOW, LEASE) == []
     assert store.sent(ids, OURS, "ann", later(1)) == ids
@@ -241,9 +241,9 @@ def test_ten_thousand_dead_letters_are_claimed_and_sent(store: DeadLetterStore) 
 
 
 def test_of_several_that_claim_at_once_each_dead_letter_goes_to_one(store: DeadLetterStore) -> None:
-    many = [a_letter(row) for row in range(10, 130)]
-    store.keep([an_arrival(letter, letter.key) for letter in many], NOW)
-    ids = [identity(letter) for letter in many]
+    many = [a_dead_letter(row) for row in range(10, 130)]
+    store.keep([an_arrival(one, one.key) for one in many], NOW)
+    ids = [identity(one) for one in many]
 
     def claim_all(name: int) -> list[DeadLetterId]:
         order = ids[::-1] if name % 2 else ids
@@ -251,7 +251,7 @@ def test_of_several_that_claim_at_once_each_dead_letter_goes_to_one(store: DeadL
         return [got for few in some for got in store.claim(few, ReplayId(f"r{name}"), NOW, LEASE)]
 
     with ThreadPoolExecutor(4) as threads:
-        got = [letter for found in threads.map(claim_all, range(4)) for letter in found]
+        got = [one for found in threads.map(claim_all, range(4)) for one in found]
     assert sorted(got) == sorted(ids)
 
 
@@ -259,14 +259,14 @@ def test_an_edited_copy_takes_the_place_of_its_original(store: DeadLetterStore) 
     copy = an_edit()
     made = store.add_edit(ONE, copy, diff="- 1\n+ 2", why="typo", who="ann", now=later(9))
     assert made == the(identity(copy), store)
-    assert made.letter == copy
+    assert made.dead_letter == copy
     assert (made.state, made.attempts, made.replays) == (State.OPEN, 0, 0)
     assert (made.edit_of, made.edited_as, made.arrived_at) == (ONE, None, later(9))
     original = the(ONE, store)
     assert (original.state, original.edited_as, original.edit_of) == (State.SUPERSEDED, made.id, None)
-    assert original.letter == a_letter(1)
-    for letter, more in ((ONE, {"edited_as": made.id}), (made.id, {"edit_of": ONE})):
-        edited = store.trail(letter)[-1]
+    assert original.dead_letter == a_dead_letter(1)
+    for dead_letter, more in ((ONE, {"edited_as": made.id}), (made.id, {"edit_of": ONE})):
+        edited = store.trail(dead_letter)[-1]
         assert (edited.action, edited.who, edited.at) == (Action.EDITED, "ann", later(9))
         assert edited.more == more | {"diff": "- 1\n+ 2", "why": "typo"}
 
@@ -276,7 +276,7 @@ def test_an_edit_that_is_written_needs_no_other_transaction(tmp_path: Path, monk
         raise TransientError("no connection is left")
 
     with sqlite_store(tmp_path / "letters.db") as store:
-        store.keep([an_arrival(a_letter(1), "m1")], NOW)
+        store.keep([an_arrival(a_dead_letter(1), "m1")], NOW)
         with monkeypatch.context() as patched:
             patched.setattr(DeadLetterDatabase, "reading", unavailable)
             made = store.add_edit(ONE, an_edit(), diff="- 1", why="typo", who="ann", now=later(9))
@@ -314,7 +314,7 @@ def test_no_copy_of_what_is_not_there_or_held_or_the_same(store: DeadLetterStore
     with pytest.raises(ValueError, match="claimed by the replay ours"):
         store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(59))
     with pytest.raises(ValueError, match="the same as dead letter"):
-        store.add_edit(TWO, a_letter(3), diff="", why="", who="ann", now=NOW)
+        store.add_edit(TWO, a_dead_letter(3), diff="", why="", who="ann", now=NOW)
     assert store.count(Selection(states=frozenset({State.OPEN}))) == 3
     assert [actions(one, store) for one in (ONE, TWO, THREE)] == [[Action.ARRIVED]] * 3
     assert store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(60)).edit_of == ONE
@@ -337,6 +337,6 @@ def test_a_lease_is_exact(store: DeadLetterStore) -> None:
 
 def an_edit(revision: int = 1) -> DeadLetter:
     """Return letter one, edited: the same row, the next revision."""
-    letter = a_letter(1)
-    sequence = letter.sequence[:-1] + str(revision)
-    return replace(letter, data=letter.data + b" ", sequence=sequence, identity="")
+    dead_letter = a_dead_letter(1)
+    sequence = dead_letter.sequence[:-1] + str(revision)
+    return replace(dead_letter, data=dead_letter.data + b" ", sequence=sequence, identity="")

@@ -28,14 +28,14 @@ from tests.contract.dead_letter_stores import (
     NOW,
     SECOND,
     BothStores,
-    a_letter,
-    a_message_letter,
+    a_dead_letter,
     an_arrival,
     an_edit,
     failing_again,
+    of_a_message,
 )
 
-LETTERS = [a_letter(1, 1), a_letter(1, 2), a_letter(2, 1, table="pilots"), a_message_letter()]
+DEAD_LETTERS = [a_dead_letter(1, 1), a_dead_letter(1, 2), a_dead_letter(2, 1, table="pilots"), of_a_message()]
 REPLAYS = [ReplayId(name) for name in ("r1", "r2")]
 CAUSES = [
     (Reason.VALUE_DOES_NOT_FIT, "1 is too much"),
@@ -45,10 +45,10 @@ CAUSES = [
 SOME_STATES = st.frozensets(st.sampled_from(State), max_size=3)
 
 arrivals = st.builds(
-    lambda letter, message, cause, seconds: an_arrival(
-        failing_again(letter, seconds=seconds, reason=cause[0], detail=cause[1]), f"m{message}"
+    lambda dead_letter, message, cause, seconds: an_arrival(
+        failing_again(dead_letter, seconds=seconds, reason=cause[0], detail=cause[1]), f"m{message}"
     ),
-    st.sampled_from(LETTERS),
+    st.sampled_from(DEAD_LETTERS),
     st.integers(1, 6),
     st.sampled_from(CAUSES),
     st.integers(-3, 30),
@@ -77,7 +77,7 @@ class Stores(RuleBasedStateMachine):
         self.stores = BothStores(self.database)
         self.both = self.stores.call
         self.now = NOW
-        self.known = [DeadLetterId(letter.identity) for letter in LETTERS] + [DeadLetterId("unknown")]
+        self.known = [DeadLetterId(one.identity) for one in DEAD_LETTERS] + [DeadLetterId("unknown")]
 
     @initialize(first=st.lists(arrivals, max_size=8))
     def some_are_there(self, first: list[Any]) -> None:
@@ -88,7 +88,7 @@ class Stores(RuleBasedStateMachine):
         self.now = Nanoseconds(self.now + max(1, int(seconds * SECOND)))
 
     @rule(some=st.lists(arrivals, min_size=1, max_size=4))
-    def letters_arrive(self, some: list[Any]) -> None:
+    def dead_letters_arrive(self, some: list[Any]) -> None:
         self.both("keep", some, self.now)
 
     @rule(data=st.data(), replay=st.sampled_from(REPLAYS), seconds=st.sampled_from([1, 10]))
@@ -118,9 +118,9 @@ class Stores(RuleBasedStateMachine):
     @rule(target=copies, data=st.data())
     def somebody_edits(self, data: st.DataObject) -> Any:
         original = self.both("get", data.draw(st.sampled_from(self.known)))
-        if original is None or not original.letter.sequence:
+        if original is None or not original.dead_letter.sequence:
             return multiple()
-        copy = an_edit(original.letter)
+        copy = an_edit(original.dead_letter)
         self.both("add_edit", original.id, copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
         if DeadLetterId(copy.identity) not in self.known:
             self.known.append(DeadLetterId(copy.identity))
@@ -146,8 +146,8 @@ class Stores(RuleBasedStateMachine):
     def they_hold_the_same(self) -> None:
         self.both("stats")
         self.stores.in_replay_order(Selection())
-        for letter in self.known:
-            self.both("trail", letter)
+        for dead_letter in self.known:
+            self.both("trail", dead_letter)
 
     def some_of(self, data: st.DataObject) -> list[DeadLetterId]:
         """Return letters, some of them unknown."""

@@ -16,17 +16,17 @@ from services.dead_letter.adapters.store.lock import collector_lock
 from services.dead_letter.core.dead_letters import ReplayId
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError
-from tests.contract.dead_letter_stores import LEASE, LETTERS, NOW, an_arrival, identity, later, sqlite_store
+from tests.contract.dead_letter_stores import DEAD_LETTERS, LEASE, NOW, an_arrival, identity, later, sqlite_store
 
 CLAIMING = """
     import sys
     from pathlib import Path
     from services.dead_letter.core.dead_letters import ReplayId
     from tests.contract.dead_letter_stores import LEASE, NOW, identity, sqlite_store
-    from tests.contract.dead_letter_stores import LETTERS
+    from tests.contract.dead_letter_stores import DEAD_LETTERS
 
     path, name = sys.argv[1:]
-    ids = [identity(letter) for letter in LETTERS]
+    ids = [identity(one) for one in DEAD_LETTERS]
     with sqlite_store(Path(path)) as store:
         print("ready", flush=True)
         sys.stdin.readline()
@@ -39,11 +39,12 @@ KEEPING = """
     import sys
     from itertools import count
     from pathlib import Path
-    from tests.contract.dead_letter_stores import NOW, a_letter, an_arrival, sqlite_store
+    from tests.contract.dead_letter_stores import NOW, a_dead_letter, an_arrival, sqlite_store
 
     with sqlite_store(Path(sys.argv[1])) as store:
         for turn in count():
-            some = [an_arrival(a_letter(row, turn, data=bytes(50_000) + b"%d %d" % (row, turn))) for row in range(10)]
+            data = [bytes(50_000) + b"%d %d" % (row, turn) for row in range(10)]
+            some = [an_arrival(a_dead_letter(row, turn, data=data[row])) for row in range(10)]
             print("keeping", turn, flush=True)
             store.keep(some, NOW)
             print("kept", turn, flush=True)
@@ -64,11 +65,11 @@ REPLAYING = """
     from pathlib import Path
     from services.dead_letter.core.dead_letters import ReplayId
     from tests.contract.dead_letter_stores import LEASE, NOW, sqlite_store, identity
-    from tests.contract.dead_letter_stores import LETTERS
+    from tests.contract.dead_letter_stores import DEAD_LETTERS
 
     path, name = sys.argv[1:]
     with sqlite_store(Path(path)) as store, store.living(ReplayId(name)):
-        store.claim([identity(LETTERS[0])], ReplayId(name), NOW, LEASE)
+        store.claim([identity(DEAD_LETTERS[0])], ReplayId(name), NOW, LEASE)
         print("claimed", flush=True)
         sys.stdin.readline()
 """
@@ -112,7 +113,7 @@ def end(processes: Sequence[subprocess.Popen[str]]) -> None:
 def test_two_processes_that_claim_the_same_dead_letters_never_both_get_one(tmp_path: Path) -> None:
     path = tmp_path / "letters.sqlite3"
     with sqlite_store(path) as store:
-        store.keep([an_arrival(letter, letter.key) for letter in LETTERS], NOW)
+        store.keep([an_arrival(one, one.key) for one in DEAD_LETTERS], NOW)
     processes = [start(CLAIMING, str(path), name) for name in ("one", "two", "three")]
     try:
         assert [line_of(process) for process in processes] == ["ready"] * 3
@@ -122,30 +123,30 @@ def test_two_processes_that_claim_the_same_dead_letters_never_both_get_one(tmp_p
         assert [process.returncode for process in processes] == [0, 0, 0]
     finally:
         end(processes)
-    everything = [letter for some in got for letter in some]
-    assert sorted(everything) == sorted(identity(letter) for letter in LETTERS)  # each once
+    everything = [one for some in got for one in some]
+    assert sorted(everything) == sorted(identity(one) for one in DEAD_LETTERS)  # each once
     with sqlite_store(path) as store:
         for name, some in zip(("one", "two", "three"), got, strict=True):
-            assert store.claim([identity(letter) for letter in LETTERS], ReplayId(name), later(1), LEASE) == [
-                identity(letter) for letter in LETTERS if identity(letter) in set(some)
+            assert store.claim([identity(one) for one in DEAD_LETTERS], ReplayId(name), later(1), LEASE) == [
+                identity(one) for one in DEAD_LETTERS if identity(one) in set(some)
             ]
 
 
 def test_what_a_killed_replay_held_is_released_and_what_a_living_one_holds_is_not(tmp_path: Path) -> None:
-    path, letter = tmp_path / "letters.sqlite3", identity(LETTERS[0])
+    path, dead_letter = tmp_path / "letters.sqlite3", identity(DEAD_LETTERS[0])
     with sqlite_store(path) as store:
-        store.keep([an_arrival(LETTERS[0])], NOW)
+        store.keep([an_arrival(DEAD_LETTERS[0])], NOW)
         process = start(REPLAYING, str(path), "first")
         try:
             assert line_of(process) == "claimed"
             assert store.release_dead() == []
-            assert store.claim([letter], ReplayId("second"), NOW, LEASE) == []
+            assert store.claim([dead_letter], ReplayId("second"), NOW, LEASE) == []
             process.send_signal(signal.SIGKILL)
             process.wait()
         finally:
             end([process])
         assert store.release_dead() == [ReplayId("first")]
-        assert store.claim([letter], ReplayId("second"), NOW, LEASE) == [letter]
+        assert store.claim([dead_letter], ReplayId("second"), NOW, LEASE) == [dead_letter]
         assert store.release_dead() == []
     assert [one.name for one in tmp_path.iterdir() if "replay" in one.name] == []
 
@@ -170,12 +171,12 @@ def test_a_process_killed_as_it_keeps_leaves_all_or_nothing(tmp_path: Path) -> N
             count = store.count(Selection())
             assert count % 10 == 0
             assert count // 10 in (confirmed, confirmed + 1)
-            letters = list(store.in_replay_order(Selection()))
-            assert len(letters) == count
-            for letter in letters:
-                assert letter.letter.data.startswith(bytes(50_000))
-                assert (letter.attempts, len(store.trail(letter.id))) == (1, 1)
-            again = [an_arrival(letter.letter) for letter in letters]
+            dead_letters = list(store.in_replay_order(Selection()))
+            assert len(dead_letters) == count
+            for stored in dead_letters:
+                assert stored.dead_letter.data.startswith(bytes(50_000))
+                assert (stored.attempts, len(store.trail(stored.id))) == (1, 1)
+            again = [an_arrival(stored.dead_letter) for stored in dead_letters]
             assert store.keep(again, NOW).seen == count
 
     killed()

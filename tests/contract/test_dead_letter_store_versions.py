@@ -14,13 +14,13 @@ from sqlalchemy import create_engine, text
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
-from services.dead_letter.adapters.store.schema import letters, metadata, pipeline
+from services.dead_letter.adapters.store.schema import dead_letters, metadata, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from tests.contract.dead_letter_stores import NOW, a_letter, an_arrival, identity
+from tests.contract.dead_letter_stores import NOW, a_dead_letter, an_arrival, identity
 
 
 @contextmanager
@@ -54,9 +54,9 @@ class VersionsContract:
             SqlDeadLetterStore(database).keep([an_arrival()], NOW)
         for make in (True, False):
             with opened(address, make=make) as database:
-                stored = SqlDeadLetterStore(database).get(identity(a_letter()))
+                stored = SqlDeadLetterStore(database).get(identity(a_dead_letter()))
                 assert stored is not None
-                assert stored.letter == a_letter()
+                assert stored.dead_letter == a_dead_letter()
 
     def test_a_database_whose_connections_are_all_in_use_is_busy(self, address: str) -> None:
         with opened(address, timeout=timedelta(milliseconds=50)) as database:
@@ -82,7 +82,7 @@ class VersionsContract:
         mine = Pipeline(subscription="projects/p/subscriptions/ours")
         with opened(address) as database:
             store = SqlDeadLetterStore(database)
-            assert store.get(identity(a_letter())) is not None
+            assert store.get(identity(a_dead_letter())) is not None
             assert store.pipeline() == Pipeline()
             assert store.join(mine) == mine
 
@@ -91,17 +91,17 @@ class VersionsContract:
             store = SqlDeadLetterStore(database)
             store.keep([an_arrival()], NOW)
             with database.writing() as connection:
-                connection.execute(text(f"UPDATE {letters.name} SET reason = 'of_a_newer_version'"))
-            one = store.get(identity(a_letter()))
+                connection.execute(text(f"UPDATE {dead_letters.name} SET reason = 'of_a_newer_version'"))
+            one = store.get(identity(a_dead_letter()))
             assert one is not None
-            reasons = [one.letter.reason, *(line.reason for line in store.find(Selection(), limit=1).dead_letters)]
+            reasons = [one.dead_letter.reason, *(line.reason for line in store.find(Selection(), limit=1).dead_letters)]
             reasons += [group.reason for group in store.groups(Selection(), limit=1)]
             assert [*reasons, *store.stats().by_reason] == [Reason.UNEXPLAINED] * 4
 
     def test_several_that_start_at_once_do_not_collide(self, address: str) -> None:
         def start(row: int) -> None:
             with opened(address) as database:
-                SqlDeadLetterStore(database).keep([an_arrival(a_letter(row))], NOW)
+                SqlDeadLetterStore(database).keep([an_arrival(a_dead_letter(row))], NOW)
 
         with ThreadPoolExecutor(6) as threads:
             list(threads.map(start, range(6)))

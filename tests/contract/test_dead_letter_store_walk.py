@@ -14,7 +14,7 @@ from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayI
 from services.dead_letter.core.selection import Selection
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.dead_letter_stores import NOW, SECOND, BothStores, a_letter, an_arrival, an_edit, failing_again
+from tests.contract.dead_letter_stores import NOW, SECOND, BothStores, a_dead_letter, an_arrival, an_edit, failing_again
 
 WALKS: Final = 24
 STEPS: Final = 60
@@ -32,7 +32,7 @@ class Walk:
         self.both = self.stores.call
         self.chance = random.Random(seed)
         self.now = NOW
-        self.letters = [a_letter(1), a_letter(2, table="pilots")]
+        self.dead_letters = [a_dead_letter(1), a_dead_letter(2, table="pilots")]
         self.messages = 0
 
     def step(self) -> None:
@@ -62,33 +62,33 @@ class Walk:
     def arrives(self) -> None:
         """Let letters fail, mostly by a new message; at a time that some other may have failed at, or acted at."""
         some = []
-        for letter in self.chance.choices(self.letters, k=self.chance.choice([1, 1, 2])):
+        for dead_letter in self.chance.choices(self.dead_letters, k=self.chance.choice([1, 1, 2])):
             if self.chance.random() < 0.8:
                 self.messages += 1
             seconds = self.chance.choice([-2, -1, 0, 0]) + (self.now - NOW) // SECOND
             reason = self.chance.choice([Reason.VALUE_DOES_NOT_FIT, Reason.REFUSED_BY_BIGQUERY])
-            again = failing_again(letter, seconds=seconds, reason=reason, detail=self.chance.choice(DETAILS))
+            again = failing_again(dead_letter, seconds=seconds, reason=reason, detail=self.chance.choice(DETAILS))
             some.append(an_arrival(again, f"m{self.messages}"))
         self.both("keep", some, self.now)
 
     def edit(self) -> None:
         """Edit a letter, or try to."""
-        letter = self.chance.choice(self.letters[:3])
-        copy = an_edit(letter)
-        self.both("add_edit", DeadLetterId(letter.identity), copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
-        if copy.identity not in {one.identity for one in self.letters} and len(self.letters) < 5:
-            self.letters.append(copy)
+        original = self.chance.choice(self.dead_letters[:3])
+        copy = an_edit(original)
+        self.both("add_edit", DeadLetterId(original.identity), copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
+        if copy.identity not in {one.identity for one in self.dead_letters} and len(self.dead_letters) < 5:
+            self.dead_letters.append(copy)
 
     def some(self) -> list[DeadLetterId]:
         """Return one letter or two, one of them unknown now and then."""
-        known = [DeadLetterId(one.identity) for one in self.letters] + [DeadLetterId("unknown")]
+        known = [DeadLetterId(one.identity) for one in self.dead_letters] + [DeadLetterId("unknown")]
         return self.chance.choices(known, k=self.chance.choice([1, 2, 2]))
 
     def look(self) -> None:
         """See that both hold the same."""
         self.stores.in_replay_order(Selection())
-        for letter in self.letters:
-            self.both("trail", DeadLetterId(letter.identity))
+        for dead_letter in self.dead_letters:
+            self.both("trail", DeadLetterId(dead_letter.identity))
 
 
 def test_the_store_in_a_file_and_the_fake_say_the_same_on_long_walks(tmp_path: Path) -> None:
@@ -100,7 +100,9 @@ def test_the_store_in_a_file_and_the_fake_say_the_same_on_long_walks(tmp_path: P
             for _step in range(STEPS):
                 walk.step()
                 walk.look()
-            done |= {one.action for letter in walk.letters for one in walk.both("trail", DeadLetterId(letter.identity))}
+            done |= {
+                one.action for each in walk.dead_letters for one in walk.both("trail", DeadLetterId(each.identity))
+            }
     finally:
         database.close()
     assert done == set(Action) - {Action.VALUES_SHOWN, Action.EXPORTED}, "everything has happened"

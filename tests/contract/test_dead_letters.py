@@ -46,62 +46,62 @@ TOO_LARGE: Final = replace(CHANGE, data=b"", reason=Reason.TOO_LARGE, payload_by
 class Place:
     """A DeadLetters, what it has kept by now, and a store that can go away."""
 
-    letters: DeadLetters
+    dead_letters: DeadLetters
     kept: Callable[[], Sequence[DeadLetter]]
     go_away: Callable[[], None]
     come_back: Callable[[], None]
 
     def by_identity(self) -> dict[str, DeadLetter]:
-        return {letter.identity: letter for letter in self.kept()}
+        return {one.identity: one for one in self.kept()}
 
 
 class DeadLettersContract:
     def test_dead_letters_are_kept_as_they_came(self, place: Place) -> None:
-        place.letters.keep([GARBAGE, CHANGE, TOO_LARGE])
+        place.dead_letters.keep([GARBAGE, CHANGE, TOO_LARGE])
 
-        assert place.by_identity() == {letter.identity: letter for letter in (GARBAGE, CHANGE, TOO_LARGE)}
+        assert place.by_identity() == {one.identity: one for one in (GARBAGE, CHANGE, TOO_LARGE)}
 
     def test_a_dead_letter_kept_twice_is_one_dead_letter(self, place: Place) -> None:
-        place.letters.keep([CHANGE, GARBAGE])
-        place.letters.keep([CHANGE])
-        place.letters.keep([replace(CHANGE, detail="said otherwise", failed_in="another")])
+        place.dead_letters.keep([CHANGE, GARBAGE])
+        place.dead_letters.keep([CHANGE])
+        place.dead_letters.keep([replace(CHANGE, detail="said otherwise", failed_in="another")])
 
         assert set(place.by_identity()) == {CHANGE.identity, GARBAGE.identity}
 
     def test_more_dead_letters_than_one_request_takes_are_all_kept(self, place: Place) -> None:
         many = [replace(GARBAGE, data=f"{number}".encode(), identity="") for number in range(1_500)]
         large = [replace(GARBAGE, data=bytes([number]) * 4_000_000, identity="") for number in range(3)]
-        place.letters.keep([*many, *large])
+        place.dead_letters.keep([*many, *large])
 
-        assert place.by_identity() == {letter.identity: letter for letter in (*many, *large)}
+        assert place.by_identity() == {one.identity: one for one in (*many, *large)}
 
     def test_no_dead_letters_are_nothing(self, place: Place) -> None:
-        place.letters.keep([])
+        place.dead_letters.keep([])
 
         assert place.kept() == []
 
     def test_while_the_store_is_unavailable_the_call_fails_and_all_can_be_kept_again_later(self, place: Place) -> None:
-        place.letters.keep([GARBAGE])
+        place.dead_letters.keep([GARBAGE])
         place.go_away()
         with pytest.raises(TransientError):
-            place.letters.keep([CHANGE, TOO_LARGE])
+            place.dead_letters.keep([CHANGE, TOO_LARGE])
         with pytest.raises(TransientError):
-            place.letters.keep([CHANGE, TOO_LARGE])
+            place.dead_letters.keep([CHANGE, TOO_LARGE])
         place.come_back()
-        place.letters.keep([CHANGE, TOO_LARGE])
+        place.dead_letters.keep([CHANGE, TOO_LARGE])
 
-        assert place.by_identity() == {letter.identity: letter for letter in (GARBAGE, CHANGE, TOO_LARGE)}
+        assert place.by_identity() == {one.identity: one for one in (GARBAGE, CHANGE, TOO_LARGE)}
 
 
 class TestFakeDeadLetters(DeadLettersContract):
     @pytest.fixture
     def place(self) -> Place:
-        letters = FakeDeadLetters()
+        dead_letters = FakeDeadLetters()
 
         def away(calls: int) -> None:
-            letters.away = calls
+            dead_letters.away = calls
 
-        return Place(letters, lambda: list(letters.kept.values()), lambda: away(1_000), lambda: away(0))
+        return Place(dead_letters, lambda: list(dead_letters.kept.values()), lambda: away(1_000), lambda: away(0))
 
 
 @pytest.mark.integration
@@ -110,7 +110,7 @@ class TestDeadLetterPublisher(DeadLettersContract):
     def place(self, pubsub_emulator: str) -> Iterator[Place]:
         with open_channel(pubsub_emulator) as hands, wire(pubsub_emulator) as way, open_channel(way.address) as channel:
             topology = a_topology(hands)
-            letters = DeadLetterPublisher(channel, topology.dead_letter_topic, Stop(), budget=timedelta(seconds=1))
+            dead_letters = DeadLetterPublisher(channel, topology.dead_letter_topic, Stop(), budget=timedelta(seconds=1))
             seen: list[DeadLetter] = []
 
             def kept() -> Sequence[DeadLetter]:
@@ -122,4 +122,4 @@ class TestDeadLetterPublisher(DeadLettersContract):
                 way.fix()
                 grpc.channel_ready_future(channel).result(30)  # which tries more and more seldom
 
-            yield Place(letters, kept, way.cut, come_back)
+            yield Place(dead_letters, kept, way.cut, come_back)

@@ -148,11 +148,11 @@ class TestBatchPublisher(PublisherContract):
                 return batches
 
             async with open_async_channel(self.emulator) as channel:
-                letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
+                dead_letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
                 topic = f"{topology.topic}-missing" if broken else topology.topic
                 room = 1 if narrow else OUTSTANDING_BYTES
                 options = PublisherOptions(failed_in="a test", outstanding_bytes=room)
-                async with BatchPublisher(channel, topic, letters, stop, options) as publisher:
+                async with BatchPublisher(channel, topic, dead_letters, stop, options) as publisher:
                     yield Place(publisher, published)
 
 

@@ -258,7 +258,7 @@ def failures() -> str:
     poison = Box(side, 162, 130, ["poison record", "cut out as it is"], "bad")
     nack = Box(side, 238, 130, ["one table fails:", "nack, then retry"], "other")
     wait = Box(side, 306, 130, ["all tables fail:", "wait with leases"], "other")
-    letter = Box(side, 390, 130, ["dead letter", "confirmed first"], "bad")
+    dead_letter = Box(side, 390, 130, ["dead letter", "confirmed first"], "bad")
     stops = Box(side, 476, 130, ["too many: stop,", "exit code 2"], "bad")
     return _picture(
         "What becomes of a change that cannot be applied",
@@ -269,7 +269,7 @@ def failures() -> str:
             _down(readable, table, "yes"),
             _down(table, row, "yes"),
             _down(row, acked, "yes"),
-            _down(letter, stops),
+            _down(dead_letter, stops),
             Arrow([(176, 104), (228, 104)], "no", (192, 98)),
             Arrow([(176, 188), (228, 188)], "no", (192, 182)),
             Arrow([(176, 272), (228, 272)], "no", (192, 266)),
@@ -277,7 +277,7 @@ def failures() -> str:
             Arrow([(176, 394), (202, 394), (202, 410), (228, 410)], "no", (184, 388)),
             Arrow([(358, 188), (370, 188), (370, 416), (358, 416)]),
             Arrow([(228, 430), (202, 430), (202, 494), (176, 494)]),
-            *(pulled, format_known, readable, table, row, acked, newer, poison, nack, wait, letter, stops),
+            *(pulled, format_known, readable, table, row, acked, newer, poison, nack, wait, dead_letter, stops),
         ],
     )
 

@@ -63,7 +63,7 @@ class Rig:
         self.stand_in = StandIn(standing.bigquery, standing.flow.dataset)
         self.start = self.database.now()
         standing.published()  # what came of the test before
-        standing.letters()
+        standing.dead_letters()
 
     def named(self, table: str) -> str:
         """Return the name of a table in Spanner and in BigQuery."""
@@ -126,9 +126,9 @@ class Rig:
         """Return the messages that have been published since the last call (and those before it not yet seen)."""
         return [Message(m.data, dict(m.attributes), m.ordering_key) for m in self.standing.published()]
 
-    def letters(self) -> list[DeadLetter]:
+    def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters that have come since the last call."""
-        return self.standing.letters()
+        return self.standing.dead_letters()
 
     def publish(self, messages: Sequence[Message]) -> None:
         """Publish messages in this order, each in a request of its own."""

@@ -131,7 +131,7 @@ class Standing:
         """Return the messages that have been published since the last call."""
         return take(self.channel, self._recorder)
 
-    def letters(self) -> list[DeadLetter]:
+    def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters that have come since the last call."""
         found = take(self.channel, self.flow.topology.dead_letter_subscription)
         return [from_message(one.data, dict(one.attributes)) for one in found]

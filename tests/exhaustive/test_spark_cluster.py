@@ -63,7 +63,7 @@ def test_poison_on_all_executors_passes_no_more_than_the_limit_with_a_restart_co
         assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
         errors = [event["error"] for event in events(consumer.process, "service_misconfigured")]
         assert "messages cannot be applied (undecodable" in errors[-1]
-        passed += len(world.letters())
+        passed += len(world.dead_letters())
         assert passed <= LIMIT
 
 
@@ -82,7 +82,7 @@ def test_what_a_lost_worker_held_is_applied_by_the_other(world: World, cluster: 
     (counted,) = events(consumer.process, "leases_counted")
     assert counted["taken"] == counted["acked"] + counted["released"] + counted["left"]
     assert counted["taken"] - before == CHANGES + counted["left"], "no lease ran out but those of the lost worker"
-    assert world.letters() == []
+    assert world.dead_letters() == []
 
 
 def test_a_driver_that_is_killed_in_mid_batch_loses_nothing(world: World, cluster: SparkCluster) -> None:
@@ -97,7 +97,7 @@ def test_a_driver_that_is_killed_in_mid_batch_loses_nothing(world: World, cluste
     world.wait_for_rows(dict.fromkeys(range(CHANGES), "name 9"))
     world.processes.wait_until(acks(second, CHANGES), "all acks", TIMEOUT)
     assert ends(second) == 0
-    assert world.letters() == []
+    assert world.dead_letters() == []
 
 
 def test_a_drain_on_a_cluster_ends_with_success_or_with_what_it_leaves(world: World, cluster: SparkCluster) -> None:
@@ -110,7 +110,7 @@ def test_a_drain_on_a_cluster_ends_with_success_or_with_what_it_leaves(world: Wo
     world.publish(*changes(2), a_message(a_change(1, 2), header=a_header("pilots")))
     assert drained(world, cluster, "second") == 3
     assert world.names() == dict.fromkeys(range(CHANGES), "name 2")
-    assert world.letters() == []
+    assert world.dead_letters() == []
 
 
 def drained(world: World, cluster: SparkCluster, name: str) -> int | None:
@@ -139,4 +139,4 @@ def test_two_consumers_share_a_subscription_and_both_apply(world: World) -> None
         assert ends(one) == 0
         (counted,) = events(one.process, "leases_counted")
         assert counted["left"] == 0
-    assert world.letters() == []
+    assert world.dead_letters() == []

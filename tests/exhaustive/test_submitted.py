@@ -31,7 +31,7 @@ def test_it_drains_the_subscription_and_ends_and_one_that_is_killed_loses_nothin
     drained.process.expected_to_end = True
     assert ended(drained) == 0, drained.process.obituary()
     world.wait_for_rows(dict.fromkeys(range(ROWS), "name 1"))
-    assert [letter.reason for letter in world.letters()] == [Reason.UNDECODABLE]
+    assert [one.reason for one in world.dead_letters()] == [Reason.UNDECODABLE]
     (counted,) = events(drained.process, "leases_counted")
     assert counted["acked"] >= ROWS + 1  # more, where a slow start of Spark let a lease run out
     assert (counted["taken"], counted["left"]) == (counted["acked"] + counted["released"], 0)
@@ -56,4 +56,4 @@ def test_it_drains_the_subscription_and_ends_and_one_that_is_killed_loses_nothin
     assert ended(again) in {0, 3}, again.process.obituary()
     world.start("second")  # what was leased by the killed one comes after its deadline
     world.wait_for_rows(dict.fromkeys(range(ROWS), "name 3"))
-    assert world.letters() == []
+    assert world.dead_letters() == []

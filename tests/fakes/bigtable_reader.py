@@ -228,8 +228,8 @@ class FakeDeadLetterSink:
         """While it is not set, the topic takes letters and confirms none."""
         self.open.set()
 
-    async def keep(self, letters: Sequence[DeadLetter]) -> None:
+    async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every letter is confirmed."""
         await asyncio.sleep(0)
         await self.open.wait()
-        self.kept += letters
+        self.kept += dead_letters

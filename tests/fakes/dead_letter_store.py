@@ -52,7 +52,7 @@ class _Held:
         """Write a line of the trail."""
         self.last_action_at = now
         self.trail.append(
-            TrailEntry(letter=self.stored.id, at=now, who=who, action=action, result=result, more=dict(more))
+            TrailEntry(dead_letter=self.stored.id, at=now, who=who, action=action, result=result, more=dict(more))
         )
 
     def is_held(self, now: Nanoseconds) -> bool:
@@ -70,7 +70,7 @@ class FakeDeadLetterStore:
     """Letters in a dictionary."""
 
     def __init__(self) -> None:
-        self._letters: dict[DeadLetterId, _Held] = {}
+        self._dead_letters: dict[DeadLetterId, _Held] = {}
         self._numbers = count(1)
         self._lock = RLock()
         self._pipeline = Pipeline()
@@ -97,15 +97,15 @@ class FakeDeadLetterStore:
         """Remember letters."""
         new = again = seen = 0
         with self._lock:
-            unknown = {DeadLetterId(arrival.letter.identity) for arrival in arrivals} - self._letters.keys()
+            unknown = {DeadLetterId(arrival.dead_letter.identity) for arrival in arrivals} - self._dead_letters.keys()
             numbers = {identity: next(self._numbers) for identity in sorted(unknown)}  # as the database adds them
             for arrival in arrivals:
-                letter = arrival.letter
-                identity = DeadLetterId(letter.identity)
-                held = self._letters.get(identity)
-                more = {"message_id": arrival.message_id, "reason": letter.reason.value}
+                dead_letter = arrival.dead_letter
+                identity = DeadLetterId(dead_letter.identity)
+                held = self._dead_letters.get(identity)
+                more = {"message_id": arrival.message_id, "reason": dead_letter.reason.value}
                 if held is None:
-                    held = self._letters[identity] = self._new(numbers[identity], letter, now)
+                    held = self._dead_letters[identity] = self._new(numbers[identity], dead_letter, now)
                     new += 1
                     held.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
                 elif arrival.message_id in held.messages:
@@ -113,18 +113,18 @@ class FakeDeadLetterStore:
                     continue
                 else:
                     again += 1
-                    self._fail_again(held, letter)
+                    self._fail_again(held, dead_letter)
                     held.write(Action.FAILED_AGAIN, COLLECTOR, now, held.stored.state.value, more)
                 held.messages.add(arrival.message_id)
                 held.stored = replace(held.stored, attempts=held.stored.attempts + 1)
         return Kept(new=new, again=again, seen=seen)
 
-    def _new(self, number: int, letter: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
-        failed_at = _within_64_bits(letter.failed_at)
+    def _new(self, number: int, new: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
+        failed_at = _within_64_bits(new.failed_at)
         stored = stored_of(
-            letter,
+            new,
             state=State.OPEN,
-            group=group_of(letter.reason, letter.table, letter.detail),
+            group=group_of(new.reason, new.table, new.detail),
             attempts=0,
             replays=0,
             first_failed_at=failed_at,
@@ -134,16 +134,16 @@ class FakeDeadLetterStore:
         )
         return _Held(number, stored, now)
 
-    def _fail_again(self, held: _Held, letter: DeadLetter) -> None:
+    def _fail_again(self, held: _Held, dead_letter: DeadLetter) -> None:
         stored = held.stored
-        failed_at = _within_64_bits(letter.failed_at)
+        failed_at = _within_64_bits(dead_letter.failed_at)
         if failed_at >= stored.last_failed_at:
             stored = replace(
                 stored,
-                reason=letter.reason,
-                detail=letter.detail,
-                failed_in=letter.failed_in,
-                group=group_of(letter.reason, stored.table, letter.detail),
+                reason=dead_letter.reason,
+                detail=dead_letter.detail,
+                failed_in=dead_letter.failed_in,
+                group=group_of(dead_letter.reason, stored.table, dead_letter.detail),
                 last_failed_at=failed_at,
             )
         lost_by = stored.claimed_by or held.lost_by
@@ -155,13 +155,13 @@ class FakeDeadLetterStore:
         held.let_go()
         held.lost_by = lost_by
 
-    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
+    def get(self, dead_letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a letter by its id, or by how only its id begins."""
         with self._lock:
-            if letter in self._letters:
-                return self._letters[letter].stored
-            found = [one for one in self._letters if one.startswith(letter)]
-            return self._letters[found[0]].stored if len(found) == 1 and len(letter) >= 8 else None
+            if dead_letter in self._dead_letters:
+                return self._dead_letters[dead_letter].stored
+            found = [one for one in self._dead_letters if one.startswith(dead_letter)]
+            return self._dead_letters[found[0]].stored if len(found) == 1 and len(dead_letter) >= 8 else None
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
         """Return a page of letters."""
@@ -187,7 +187,7 @@ class FakeDeadLetterStore:
         chosen.sort(key=_replay_order)
         for held in chosen:
             with self._lock:
-                now = self._letters.get(held.stored.id)
+                now = self._dead_letters.get(held.stored.id)
                 stored = now.stored if now is not None and matches(selection, now.stored) else None
             if stored is not None:
                 yield stored
@@ -219,35 +219,33 @@ class FakeDeadLetterStore:
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
         with self._lock:
-            letters = [held.stored for held in self._letters.values()]
-        still_open = [one for one in letters if one.state is State.OPEN]
+            dead_letters = [held.stored for held in self._dead_letters.values()]
+        still_open = [one for one in dead_letters if one.state is State.OPEN]
         by_reason = Counter(one.reason for one in still_open)
         return DeadLetterStats(
-            by_state=Counter(one.state for one in letters),
+            by_state=Counter(one.state for one in dead_letters),
             by_reason=by_reason,
             by_table=Counter(one.table for one in still_open),
             oldest_by_reason={
                 reason: min(one.first_failed_at for one in still_open if one.reason is reason) for reason in by_reason
             },
-            payload_bytes=sum(one.size for one in letters),
+            payload_bytes=sum(one.size for one in dead_letters),
         )
 
-    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
+    def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a letter."""
         with self._lock:
-            return list(self._letters[letter].trail) if letter in self._letters else []
+            return list(self._dead_letters[dead_letter].trail) if dead_letter in self._dead_letters else []
 
-    def note(
-        self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
-    ) -> None:
+    def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of letters."""
         with self._lock:
-            for held in self._of(letters):
+            for held in self._of(ids):
                 held.write(action, who, now, result, {})
 
     def set_state(
         self,
-        letters: Sequence[DeadLetterId],
+        ids: Sequence[DeadLetterId],
         state: State,
         *,
         only_from: frozenset[State],
@@ -259,7 +257,7 @@ class FakeDeadLetterStore:
         if state not in _ACTIONS:
             raise ValueError(f"only `sent` makes a dead letter {state.value}")
         with self._lock:
-            chosen = [held for held in self._of(letters) if held.stored.state in only_from and not held.is_held(now)]
+            chosen = [held for held in self._of(ids) if held.stored.state in only_from and not held.is_held(now)]
             for held in chosen:
                 before = held.stored.state.value
                 held.let_go()
@@ -268,14 +266,14 @@ class FakeDeadLetterStore:
         return [held.stored.id for held in chosen]
 
     def claim(
-        self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+        self, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
         """Take letters for a replay."""
         until = Nanoseconds(now + lease // timedelta(microseconds=1) * 1000)
         with self._lock:
             chosen = [
                 held
-                for held in self._of(letters)
+                for held in self._of(ids)
                 if held.stored.state is State.OPEN and (held.stored.claimed_by == replay or not held.is_held(now))
             ]
             for held in chosen:
@@ -283,13 +281,11 @@ class FakeDeadLetterStore:
                 held.stored = replace(held.stored, claimed_by=replay, claimed_until=until)
         return [held.stored.id for held in chosen]
 
-    def sent(
-        self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
-    ) -> Sequence[DeadLetterId]:
+    def sent(self, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[DeadLetterId]:
         """Say that letters of a claim are published."""
         done = []
         with self._lock:
-            for held in self._of(letters):
+            for held in self._of(ids):
                 if held.stored.claimed_by == replay:
                     held.let_go()
                     held.stored = replace(held.stored, state=State.REPLAYED, replays=held.stored.replays + 1)
@@ -304,7 +300,7 @@ class FakeDeadLetterStore:
     def release(self, replay: ReplayId) -> None:
         """Let go of everything that a replay holds."""
         with self._lock:
-            for held in self._letters.values():
+            for held in self._dead_letters.values():
                 if replay in (held.stored.claimed_by, held.lost_by):
                     held.let_go()
 
@@ -316,7 +312,7 @@ class FakeDeadLetterStore:
     def release_dead(self) -> Sequence[ReplayId]:
         """Let go of what dead replays hold."""
         with self._lock:
-            claiming = {one.stored.claimed_by for one in self._letters.values()}
+            claiming = {one.stored.claimed_by for one in self._dead_letters.values()}
         dead = sorted(self.dead & claiming)
         for one in dead:
             self.release(one)
@@ -328,18 +324,18 @@ class FakeDeadLetterStore:
         """Keep an edited copy."""
         identity = DeadLetterId(copy.identity)
         with self._lock:
-            held = self._letters.get(original)
+            held = self._dead_letters.get(original)
             if held is None:
                 raise ValueError(f"there is no dead letter {original}")
             if held.stored.edited_as is not None:
                 raise ValueError(f"dead letter {original} has an edited copy already: {held.stored.edited_as}")
             if held.is_held(now):
                 raise ValueError(f"dead letter {original} is claimed by the replay {held.stored.claimed_by} just now")
-            if identity in self._letters:
+            if identity in self._dead_letters:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
             held.let_go()
             held.stored = replace(held.stored, state=State.SUPERSEDED, edited_as=identity)
-            made = self._letters[identity] = self._new(next(self._numbers), copy, now, edit_of=original)
+            made = self._dead_letters[identity] = self._new(next(self._numbers), copy, now, edit_of=original)
             more = {"why": why, "diff": diff}
             held.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
             made.write(Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more)
@@ -350,27 +346,27 @@ class FakeDeadLetterStore:
         with self._lock:
             old = [
                 held
-                for held in self._letters.values()
+                for held in self._dead_letters.values()
                 if held.stored.state is not State.OPEN
                 and held.stored.last_failed_at < before
                 and held.last_action_at < before
             ]
             old.sort(key=lambda held: (held.last_action_at, held.number))
-            gone = [self._letters.pop(held.stored.id) for held in old[:limit]]
+            gone = [self._dead_letters.pop(held.stored.id) for held in old[:limit]]
         return len(gone)
 
-    def _of(self, letters: Sequence[DeadLetterId]) -> list[_Held]:
-        return [self._letters[one] for one in dict.fromkeys(letters) if one in self._letters]
+    def _of(self, ids: Sequence[DeadLetterId]) -> list[_Held]:
+        return [self._dead_letters[one] for one in dict.fromkeys(ids) if one in self._dead_letters]
 
     def _chosen(self, selection: Selection) -> list[_Held]:
-        return [held for held in self._letters.values() if matches(selection, held.stored)]
+        return [held for held in self._dead_letters.values() if matches(selection, held.stored)]
 
 
-def stored_of(letter: DeadLetter, **history: Any) -> StoredDeadLetter:
+def stored_of(dead_letter: DeadLetter, **history: Any) -> StoredDeadLetter:
     """Return a dead letter as a store holds it."""
-    shown = {name: getattr(letter, name) for name in OF_MESSAGE}
-    kept = {"size": len(letter.data), "data": letter.data, "attributes": dict(letter.attributes)}
-    return StoredDeadLetter(**shown | kept | {"id": DeadLetterId(letter.identity)} | history)
+    shown = {name: getattr(dead_letter, name) for name in OF_MESSAGE}
+    kept = {"size": len(dead_letter.data), "data": dead_letter.data, "attributes": dict(dead_letter.attributes)}
+    return StoredDeadLetter(**shown | kept | {"id": DeadLetterId(dead_letter.identity)} | history)
 
 
 def line_of(stored: StoredDeadLetter) -> DeadLetterLine:
@@ -398,8 +394,8 @@ def matches(selection: Selection, line: DeadLetterLine) -> bool:
 
 
 def _replay_order(held: _Held) -> tuple[str, str, str, int, int]:
-    letter = held.stored
-    return letter.table, letter.key, sequence_order(letter.sequence), letter.first_failed_at, held.number
+    stored = held.stored
+    return stored.table, stored.key, sequence_order(stored.sequence), stored.first_failed_at, held.number
 
 
 def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:

@@ -15,9 +15,9 @@ class FakeDeadLetters:
         self.kept: dict[str, DeadLetter] = {}
         self.away = 0
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         if self.away:
             self.away -= 1
             raise TransientError("Pub/Sub is away")
-        self.effects.note(f"keep {len(letters)} letters")
-        self.kept |= {letter.identity: letter for letter in letters}
+        self.effects.note(f"keep {len(dead_letters)} letters")
+        self.kept |= {one.identity: one for one in dead_letters}

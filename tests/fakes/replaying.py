@@ -24,12 +24,12 @@ class FakeReplayPublisher:
     away: int = 0
     then: Callable[[Sequence[DeadLetter]], None] | None = None
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
+    def publish(self, dead_letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         self.effects.note("publish")
-        self.published += letters
-        self.forced += [DeadLetterId(letter.identity) in forced for letter in letters]
+        self.published += dead_letters
+        self.forced += [DeadLetterId(one.identity) in forced for one in dead_letters]
         if self.then is not None:
-            self.then(letters)
+            self.then(dead_letters)
         if self.away:
             self.away -= 1
             raise TransientError("Pub/Sub is away")

@@ -27,7 +27,7 @@ from shared.runtime.findings import Finding
 from tests.builders import a_change, a_header
 from tests.contract.table_places import HISTORY, PLANES
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.unit.dead_letter.dead_letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_dead_letter
 
 pytestmark = pytest.mark.integration
 
@@ -221,7 +221,7 @@ class TestReplays:
     def ask(self, stand_in: StandIn) -> Callable[[], Any]:
         a_process(stand_in).ensure(PLANES)
         stand_in.run(f"INSERT INTO planes (id, _millrace_sequence) VALUES (1, '{four_sections(10)}')")
-        row = content_of(a_letter(a_change(1), a_header())).row
+        row = content_of(a_dead_letter(a_change(1), a_header())).row
         assert row is not None
         mirrors = replayed.BigQueryMirrors(stand_in.client, PROJECT, [stand_in.dataset])
         return lambda: mirrors.sequences([row])

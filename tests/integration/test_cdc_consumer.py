@@ -42,7 +42,7 @@ def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: Worl
     world.wait_for_rows(dict.fromkeys(range(2, 6), "name 2"))
     world.processes.wait_until(acks(second, 6), "six acks", TIMEOUT)
     assert ends(second) == 0
-    assert world.letters() == []
+    assert world.dead_letters() == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -62,7 +62,7 @@ def test_killed_while_it_adds_a_column_it_loses_nothing(world: World, when: str)
     world.wait_for_rows({1: "name 2", 2: "name 1", 3: "name 2"})
     colours = {row["id"]: row["colour"] for row in world.dataset.rows("planes") or ()}
     assert colours == {1: None, 2: "red", 3: "green"}
-    assert world.letters() == []
+    assert world.dead_letters() == []
 
 
 def test_a_stop_while_bigquery_is_unavailable_nacks_and_ends_in_time(world: World) -> None:

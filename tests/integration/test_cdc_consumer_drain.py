@@ -39,7 +39,7 @@ def test_what_is_available_now_is_drained_and_it_ends_with_success(world: World)
         assert {table: world.names(table) for table in TABLES} == dict.fromkeys(TABLES, newest)
         assert pull(world.channel, world.topology.subscription) == []
 
-    assert [letter.reason for letter in world.letters()] == [Reason.UNDECODABLE]
+    assert [one.reason for one in world.dead_letters()] == [Reason.UNDECODABLE]
 
 
 def test_what_waits_for_a_table_or_for_an_upgrade_is_left_to_the_next_run(world: World) -> None:
@@ -71,4 +71,4 @@ def test_what_waits_for_a_table_or_for_an_upgrade_is_left_to_the_next_run(world:
 
     left = pull_until(world.channel, world.topology.subscription, 1, timedelta(seconds=200))
     assert len(left) == 1, "the one of a newer format comes after ten minutes"
-    assert world.letters() == []
+    assert world.dead_letters() == []

@@ -37,11 +37,11 @@ def everything_there_is(world: World) -> Sequence[bytes]:
     return [data for _ack_id, data in held.values()]
 
 
-def letters(world: World, enough: int) -> Sequence[DeadLetter]:
+def dead_letters(world: World, enough: int) -> Sequence[DeadLetter]:
     found: list[DeadLetter] = []
 
     def kept() -> bool:
-        found.extend(world.letters())
+        found.extend(world.dead_letters())
         return len(found) >= enough
 
     world.processes.wait_until(lambda: kept() or None, "the letters", TIMEOUT)
@@ -62,7 +62,7 @@ def test_the_dead_letter_limit_stops_the_consumer_and_no_message_is_acked_until_
     assert "POISON_LIMIT" in event["error"]
     (counted,) = events(first.process, "leases_counted")
     assert (counted["acked"], counted["left"]) == (0, 0), "each lease was let go"
-    assert world.letters() == []
+    assert world.dead_letters() == []
     assert world.names() is None
 
     left = everything_there_is(world)
@@ -70,9 +70,9 @@ def test_the_dead_letter_limit_stops_the_consumer_and_no_message_is_acked_until_
 
     second = world.launch("first", LINGER="3s", POISON_LIMIT="500")
     world.processes.wait_until(lambda: acks(second, 150)() or None, "all to be acked", TIMEOUT)
-    passed = letters(world, len(GARBAGE))
-    assert {letter.reason for letter in passed} == {Reason.UNDECODABLE}
-    assert {letter.data for letter in passed} == GARBAGE
+    passed = dead_letters(world, len(GARBAGE))
+    assert {one.reason for one in passed} == {Reason.UNDECODABLE}
+    assert {one.data for one in passed} == GARBAGE
     world.wait_for_rows(dict.fromkeys(PLANES, "name 1"))
     assert ends(second) == 0, second.process.obituary()
-    assert world.letters() == []
+    assert world.dead_letters() == []

@@ -57,9 +57,9 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_dead
     world: World, deadly_python: str
 ) -> None:
     killer = a_message(a_change(99, name="killer"), a_change(98))
-    failures, letter = alone_in_its_harm(world, killer, PYSPARK_PYTHON=deadly_python)
+    failures, dead_letter = alone_in_its_harm(world, killer, PYSPARK_PYTHON=deadly_python)
     assert all("crashed" in failed or "exited unexpectedly" in failed for failed in failures)
-    assert "may end the process" in letter.detail
+    assert "may end the process" in dead_letter.detail
 
 
 def alone_in_its_harm(world: World, deadly: Mapping[str, Any], **settings: str) -> tuple[Sequence[str], DeadLetter]:
@@ -79,16 +79,16 @@ def alone_in_its_harm(world: World, deadly: Mapping[str, Any], **settings: str) 
         assert one.process.wait(TIMEOUT) == 1, one.process.obituary()
         failures.append(str(events(one.process, "service_failed")[-1]["error"]))
         assert {table: world.names(table) for table in ("planes", "pilots")} == {"planes": newest, "pilots": newest}
-        assert world.letters() == []
+        assert world.dead_letters() == []
 
     world.publish(a_message(a_change(1, 100)))
     second = world.launch("first", **settings)
     world.processes.wait_until(lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", TIMEOUT)
     world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", TIMEOUT)
-    (letter,) = world.letters()
-    assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, deadly["data"])
+    (dead_letter,) = world.dead_letters()
+    assert (dead_letter.reason, dead_letter.data) == (Reason.RETRIES_EXHAUSTED, deadly["data"])
     assert ends(second) == 0
-    return failures, letter
+    return failures, dead_letter
 
 
 def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_becomes_a_dead_letter(

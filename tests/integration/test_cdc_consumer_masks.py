@@ -125,4 +125,4 @@ def test_another_key_is_pending_resync_and_a_missing_one_stops_the_start_with_no
         ("Things_changelog", "line 1 of the tables file"),
     }
     assert ends(consumer) == 0
-    assert world.letters() == []
+    assert world.dead_letters() == []

@@ -67,7 +67,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     world.publish(a_message(a_change(1, 2, op="DELETE"), a_change(2, 5)), a_message(a_change(2, 4), a_change(4)))
     world.wait_for_rows({2: "name 5", 4: "name 1"})
     world.processes.wait_until(acks(consumer, 5), "five acks", TIMEOUT)
-    assert {letter.reason for letter in world.letters()} == {Reason.VALUE_DOES_NOT_FIT, Reason.UNDECODABLE}
+    assert {one.reason for one in world.dead_letters()} == {Reason.VALUE_DOES_NOT_FIT, Reason.UNDECODABLE}
 
     for sequence in range(6, 12):
         world.publish(a_message(a_change(2, sequence)))
@@ -90,7 +90,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     assert counter(consumer, "consumer_messages") == before + 2
     assert counter(consumer, "consumer_appends") > 0
     assert counter(consumer, "consumer_appended_bytes") > 0
-    assert world.letters() == []
+    assert world.dead_letters() == []
     tables = {event["table"] for event in events(consumer.process, "append_connection_opened")}
     assert tables == {"planes"}
     more_messages_than_tasks_are_all_applied(world, consumer)
@@ -101,7 +101,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     (counted,) = events(consumer.process, "leases_counted")
     assert counted["left"] == 0
     assert counted["taken"] == counted["acked"] + counted["deferred"] + counted["released"]
-    assert world.letters() == []
+    assert world.dead_letters() == []
 
 
 def more_messages_than_tasks_are_all_applied(world: World, consumer: Service) -> None:
@@ -280,7 +280,7 @@ def _check_that_nothing_is_left(
     assert ends(second) == 0
     (rest,) = [event for event in events(second.process, "leases_counted") if event != before]
     assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["released"])
-    assert world.letters() == []
+    assert world.dead_letters() == []
     return rest
 
 

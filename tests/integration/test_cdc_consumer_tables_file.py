@@ -47,4 +47,4 @@ def test_what_the_file_says_is_done_by_the_workers_that_do_not_see_it(world: Wor
     assert [field.name for field in world.stand_in.client.get_table(f"{dataset}.crew").schema][:2] == ["id", "name"]
     assert consumer.metrics()["millrace_consumer_excluded_changes_total"] == 1
     assert ends(consumer) == 0
-    assert world.letters() == []
+    assert world.dead_letters() == []

@@ -35,14 +35,14 @@ from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeReplayPublisher, WaitedClock
 from tests.unit.dead_letter.asgi import TOKEN, TOKENS, web_tools
-from tests.unit.dead_letter.dead_letters import NOW, a_letter, junk
+from tests.unit.dead_letter.dead_letters import NOW, a_dead_letter, junk
 
 pytestmark = pytest.mark.integration
 
-LETTERS = [
-    a_letter(a_change(1, name="Ada", seats=3)),
-    a_letter(a_change(2, sequence=7), a_header("pilots"), reason=Reason.SCHEMA_CONFLICT),
-    replace(a_letter(a_change(3)), payload_bytes=20_000_000, data=b'{"id":"3"}', identity=""),
+DEAD_LETTERS = [
+    a_dead_letter(a_change(1, name="Ada", seats=3)),
+    a_dead_letter(a_change(2, sequence=7), a_header("pilots"), reason=Reason.SCHEMA_CONFLICT),
+    replace(a_dead_letter(a_change(3)), payload_bytes=20_000_000, data=b'{"id":"3"}', identity=""),
     junk(),
     junk(b'{"name": ["Ada", 1.5, null]}', reason=Reason.UNEXPLAINED, detail="who is 'Ada'?"),
 ]
@@ -85,7 +85,7 @@ def served(folder: Path) -> Iterator[Served]:
     database = open_database(f"sqlite:///{folder / 'letters.sqlite3'}")
     try:
         store, publisher, stop = SqlDeadLetterStore(database), FakeReplayPublisher(), Stop()
-        store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
+        store.keep([Arrival(dead_letter=one, message_id=str(n)) for n, one in enumerate(DEAD_LETTERS)], NOW)
         callers = Callers(tokens=lambda: TOKENS, open_reads=False)
         tools = web_tools(store, publisher, WaitedClock(NOW), stop, callers=callers)
         with serving(application(tools), "127.0.0.1", 0, stop) as port:
@@ -111,7 +111,7 @@ def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
     database = open_database(settings.database)
     try:
         store = SqlDeadLetterStore(database)
-        store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
+        store.keep([Arrival(dead_letter=one, message_id=str(n)) for n, one in enumerate(DEAD_LETTERS)], NOW)
         with serving_api(settings, store, CollectorRegistry(), stop) as port:
             yield port
     finally:
@@ -123,7 +123,7 @@ def test_requests_take_no_connection_of_the_store_from_the_collector(tmp_path: P
     with opened(settings, health, Stop()) as (database, database_of_api), ExitStack() as requests:
         for _ in range(15):  # as many as there are
             requests.enter_context(database_of_api.reading())
-        SqlDeadLetterStore(database).keep([Arrival(letter=LETTERS[0], message_id="1")], NOW)
+        SqlDeadLetterStore(database).keep([Arrival(dead_letter=DEAD_LETTERS[0], message_id="1")], NOW)
 
 
 def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd
         assert port is not None
         api = Served(port)
         assert api.answer("POST", "discard", {"dead_letters": {"table": ["pilots"]}, "why": "Ada"})["changed"] == 1
-        assert api.answer("GET", f"dead-letters/{LETTERS[1].identity}/trail")["trail"][-1]["who"] == "ada"
+        assert api.answer("GET", f"dead-letters/{DEAD_LETTERS[1].identity}/trail")["trail"][-1]["who"] == "ada"
         assert api.ask("GET", f"dead-letters?token={TOKEN}")[0] == 422
         assert api.ask("GET", "dead-letters?table=Ada%20Lovelace")[0] == 200
         status, _headers, body = api.ask("POST", "replays", {"dead_letters": {"everything": True}, "execute": True})
@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_a_stop_ends_a_replay_under_way_with_an_answer_and_then_the_port(tmp_path: Path) -> None:
     with served(tmp_path) as api, ThreadPoolExecutor() as another:
-        api.publisher.then = lambda _letters: api.stop.request()
+        api.publisher.then = lambda _dead_letters: api.stop.request()
         slow = another.submit(
             api.answer, "POST", "replays", {"dead_letters": {"everything": True}, "execute": True, "rate": 0.1}
         )
@@ -199,5 +199,5 @@ def test_every_operation_answers_as_its_document_says_whatever_is_sent(tmp_path:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Tested: 10" in done.stdout, done.stdout
-        trails = [api.answer("GET", f"dead-letters/{letter.identity}/trail")["trail"] for letter in LETTERS]
+        trails = [api.answer("GET", f"dead-letters/{one.identity}/trail")["trail"] for one in DEAD_LETTERS]
         assert {entry["action"] for trail in trails for entry in trail} >= {"arrived", "discarded", "restored"}

@@ -18,20 +18,20 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_replay_arrives_as_the_dead_letters_came_and_a_second_one_changes_nothing(place: Place) -> None:
-    letters = fresh(20)
-    place.keep(letters)
+    dead_letters = fresh(20)
+    place.keep(dead_letters)
     code, out, _err = place.run("replay", "--json")
     assert (code, json.loads(out)["verdicts"]["send"]) == (0, 20)
     assert place.published() == []
 
     assert place.replay()["sent"] == 20
     messages = place.published()
-    by_id = {letter.identity: letter for letter in letters}
+    by_id = {one.identity: one for one in dead_letters}
     assert sorted(message.attributes["replay_of"] for message in messages) == sorted(by_id)
     for message in messages:
-        letter = by_id[message.attributes["replay_of"]]
-        assert (message.data, message.ordering_key) == (letter.data, letter.ordering_key)
-        assert dict(message.attributes) == {**letter.attributes, "replay_of": letter.identity}
+        dead_letter = by_id[message.attributes["replay_of"]]
+        assert (message.data, message.ordering_key) == (dead_letter.data, dead_letter.ordering_key)
+        assert dict(message.attributes) == {**dead_letter.attributes, "replay_of": dead_letter.identity}
 
     code, _out, err = place.run("replay", "--all", "--execute")
     assert (code, "no dead letters" in err) == (3, True)
@@ -74,7 +74,7 @@ def test_an_old_change_is_superseded_by_the_newer_row_in_the_mirror(
     document = place.replay()
     assert (document["sent"], document["verdicts"]["superseded"], document["mirrors_asked"]) == (1, 1, True)
     assert [message.attributes["replay_of"] for message in place.published()] == [new.identity]
-    assert {letter.id: letter.state for letter in place.letters()} == {
+    assert {one.id: one.state for one in place.dead_letters()} == {
         DeadLetterId(old.identity): State.SUPERSEDED,
         DeadLetterId(new.identity): State.REPLAYED,
     }
@@ -89,7 +89,7 @@ def test_a_topic_without_a_subscription_takes_no_replay(place: Place) -> None:
     place.variables = {"TOPIC": ""}
     code, _out, err = place.run("replay", "--all", "--execute")
     assert (code, "set TOPIC" in err) == (2, True)
-    assert [letter.state for letter in place.letters()] == [State.OPEN]
+    assert [one.state for one in place.dead_letters()] == [State.OPEN]
 
 
 def test_without_a_store_the_error_names_the_setting(place: Place) -> None:

@@ -69,14 +69,14 @@ class Kills:
         """Return all that the store says."""
         with closing(open_database(f"sqlite:///{self.place.file}")) as database:
             store = SqlDeadLetterStore(database)
-            letters = list(store.in_replay_order(Selection()))
-            return [(one, list(store.trail(one.id))) for one in letters]
+            dead_letters = list(store.in_replay_order(Selection()))
+            return [(one, list(store.trail(one.id))) for one in dead_letters]
 
 
 def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Place) -> None:
     sent = fresh(5, keys=KEYS)
     place.keep(sent)
-    names = {letter.identity for letter in sent}
+    names = {one.identity for one in sent}
     done: set[str] = set()
     for steps in Kills(place).each("replay", "--all", "--execute"):
         done.update(steps)
@@ -84,7 +84,7 @@ def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Pla
         published = steps.count("publish")  # one for each ordering key; one that was begun may have arrived
         assert before.keys() == names if published == KEYS else before.keys() < names
         assert published or not before
-        replayed = {one.id for one in place.letters(State.REPLAYED)}
+        replayed = {one.id for one in place.dead_letters(State.REPLAYED)}
         assert replayed <= before.keys(), "none is said to be replayed that was not published"
 
         assert command(["replay", "--all", "--execute"], place.environment) == (NOTHING if replayed else 0)
@@ -92,7 +92,7 @@ def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Pla
         assert (before + again).keys() == names, "nothing is lost"
         assert again.keys() == names - replayed, "only what was not said to be replayed goes once more"
         assert set((before + again).values()) <= {1, 2}
-        assert len(place.letters(State.REPLAYED)) == 5
+        assert len(place.dead_letters(State.REPLAYED)) == 5
     assert done == {"insert letters_pipeline", "update letters", "commit", "publish", "insert letter_trail"}
 
 

@@ -19,7 +19,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import read_tables_file
 from tests.builders import a_change, a_header
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.unit.dead_letter.dead_letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_dead_letter
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +51,7 @@ def made(stand_in: StandIn, header: Header, tables: str = "") -> None:
 
 
 def row_of(change: Change, header: Header | None = None) -> RowOf:
-    row = content_of(a_letter(change, header)).row
+    row = content_of(a_dead_letter(change, header)).row
     assert row is not None
     return row
 
@@ -99,7 +99,7 @@ def test_every_type_of_key_is_asked_for_as_the_mirror_has_it(stand_in: StandIn, 
 
 def keyed(header: Header, value: object, region: str) -> RowOf:
     change = msgspec.structs.replace(a_change(), key=json.dumps({"k": value, "region": region}))
-    row = content_of(a_letter(data=encode_batch(header, [change]))).row
+    row = content_of(a_dead_letter(data=encode_batch(header, [change]))).row
     assert row is not None
     return row
 

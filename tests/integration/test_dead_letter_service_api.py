@@ -18,7 +18,7 @@ from deploy.local.platform.processes import Process, Processes
 from shared.contracts.dead_letter import DeadLetter
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.worlds.dead_letter_commands import fresh
-from tests.worlds.dead_letter_service import Letters, counted
+from tests.worlds.dead_letter_service import DeadLetterService, counted
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ ADA, BOB = "the-token-that-ada-has", "the-token-that-bob-has"
 class Running:
     """The service, its topics, and how it is asked."""
 
-    letters: Letters
+    service: DeadLetterService
     api_port: int
     process: Process
 
@@ -49,14 +49,14 @@ class Running:
         assert status == 200, answered
         return json.loads(answered)
 
-    def collect(self, letters: Sequence[DeadLetter]) -> None:
+    def collect(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Let letters fail, and wait until they are collected."""
-        self.letters.publish(letters)
-        self.letters.wait_until_stored(counted(letters))
+        self.service.publish(dead_letters)
+        self.service.wait_until_stored(counted(dead_letters))
 
     def published(self) -> list[Any]:
         """Return the messages that came to the topic of change batches."""
-        return [one.message for one in pull(self.letters.channel, self.letters.topology.subscription)]
+        return [one.message for one in pull(self.service.channel, self.service.topology.subscription)]
 
 
 @pytest.fixture
@@ -64,13 +64,15 @@ def running(channel: grpc.Channel, pubsub_emulator: str, new_processes: Processe
     """Return the service that collects and answers."""
     tokens, port = tmp_path / "tokens", free_port()
     tokens.write_text(f"ada {ADA}\n")
-    letters = Letters(channel, pubsub_emulator, a_topology(channel), new_processes, tmp_path / "letters.sqlite3")
-    return Running(letters, port, letters.start(API_PORT=str(port), API_TOKEN_FILE=str(tokens)))
+    service = DeadLetterService(
+        channel, pubsub_emulator, a_topology(channel), new_processes, tmp_path / "letters.sqlite3"
+    )
+    return Running(service, port, service.start(API_PORT=str(port), API_TOKEN_FILE=str(tokens)))
 
 
 def test_what_is_collected_is_replayed_over_http_as_it_came_and_counted(running: Running) -> None:
-    letters = fresh(20, name="Lovelace")  # none of whose values is to be seen by chance
-    running.collect(letters)
+    dead_letters = fresh(20, name="Lovelace")  # none of whose values is to be seen by chance
+    running.collect(dead_letters)
 
     assert running.ask("replays", {"dead_letters": {"everything": True}}, token=None)[0] == 401
     assert running.ask("replays", {"dead_letters": {"everything": True}}, token=BOB)[0] == 401
@@ -80,10 +82,10 @@ def test_what_is_collected_is_replayed_over_http_as_it_came_and_counted(running:
     assert (done["sent"], done["left_open"]) == (20, 0)
 
     replayed = sorted((message.attributes["replay_of"], message.data) for message in running.published())
-    assert replayed == sorted((letter.identity, letter.data) for letter in letters)
-    trail = running.answer(f"dead-letters/{letters[0].identity}/trail")["trail"]
+    assert replayed == sorted((one.identity, one.data) for one in dead_letters)
+    trail = running.answer(f"dead-letters/{dead_letters[0].identity}/trail")["trail"]
     assert [(entry["action"], entry["who"]) for entry in trail] == [("arrived", "collector"), ("replayed", "ada")]
-    metrics = running.letters.get("/metrics") or ""
+    metrics = running.service.get("/metrics") or ""
     assert 'millrace_dead_letter_api_requests_total{route="/v1/replays",status="200"} 2.0' in metrics
     assert 'millrace_dead_letter_api_request_seconds_count{route="/v1/replays"} 4.0' in metrics
     output = running.process.log.read_text()

@@ -21,7 +21,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.worlds.bigtable_pipeline import BigtablePipeline
-from tests.worlds.dead_letter_service import TIMEOUT, Letters
+from tests.worlds.dead_letter_service import TIMEOUT, DeadLetterService
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -29,29 +29,29 @@ NO_TEXT = b"\xff\xfe"
 
 
 @pytest.fixture
-def letters(
+def parts(
     front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes, tmp_path: Path
-) -> tuple[BigtablePipeline, Letters]:
+) -> tuple[BigtablePipeline, DeadLetterService]:
     """Return a reader's pipeline, and the dead-letter service behind it."""
     topology = a_topology(channel)
     pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, channel, topology, new_processes)
-    return pipeline, Letters(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
+    return pipeline, DeadLetterService(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
 
 
-def kept(letters: Letters) -> Mapping[Reason, StoredDeadLetter]:
+def kept(service: DeadLetterService) -> Mapping[Reason, StoredDeadLetter]:
     """Return the letters that are in the store, by reason."""
-    if not letters.file.exists():
+    if not service.file.exists():
         return {}
-    with closing(open_database(letters.database)) as database:
+    with closing(open_database(service.database)) as database:
         found = list(SqlDeadLetterStore(database).in_replay_order(Selection()))
-    assert len({one.letter.reason for one in found}) == len(found)
-    return {one.letter.reason: one for one in found}
+    assert len({one.dead_letter.reason for one in found}) == len(found)
+    return {one.dead_letter.reason: one for one in found}
 
 
 def test_what_it_cannot_make_a_change_of_is_the_same_dead_letter_when_read_again_and_is_replayed_as_it_came(
-    letters: tuple[BigtablePipeline, Letters], tmp_path: Path
+    parts: tuple[BigtablePipeline, DeadLetterService], tmp_path: Path
 ) -> None:
-    pipeline, service = letters
+    pipeline, service = parts
     since = pipeline.table.since
     tables = tmp_path / "tables.toml"
     tables.write_text('[defaults]\nmode = "history"\n', encoding="utf-8")
@@ -75,10 +75,10 @@ def test_what_it_cannot_make_a_change_of_is_the_same_dead_letter_when_read_again
     again = kept(service)
     for reason, one in first.items():
         assert (again[reason].id, again[reason].state, again[reason].replays) == (one.id, State.OPEN, 0)
-        assert again[reason].letter.data == one.letter.data
-        assert one.letter.failed_in == "bigtable_reader"
+        assert again[reason].dead_letter.data == one.dead_letter.data
+        assert one.dead_letter.failed_in == "bigtable_reader"
         assert not one.without_payload
-        assert b"Mw==" in one.letter.data or b"Mg==" in one.letter.data, "what was written is kept, as base64"
+        assert b"Mw==" in one.dead_letter.data or b"Mg==" in one.dead_letter.data, "what was written is kept, as base64"
 
     # A replay publishes what was kept, byte for byte; no consumer makes more of it than the reader did, and it is the
     # reader that is to be told how to take such keys and columns (TABLES_FILE), so they are discarded.
@@ -99,8 +99,8 @@ def test_what_it_cannot_make_a_change_of_is_the_same_dead_letter_when_read_again
     assert arrived.keys() == {one.id for one in first.values()}
     for one in first.values():
         message = arrived[one.id]
-        assert (message.data, message.ordering_key) == (one.letter.data, one.letter.ordering_key)
+        assert (message.data, message.ordering_key) == (one.dead_letter.data, one.dead_letter.ordering_key)
         batch = decode_batch(message.data)
-        assert (batch.header.table, batch.sequence) == (one.letter.table, [one.letter.sequence])
+        assert (batch.header.table, batch.sequence) == (one.dead_letter.table, [one.dead_letter.sequence])
         assert json.loads(bytes(batch.old[0]))
     assert command(["discard", "--all", "--state", "replayed", "--why", "the tables file"], environment) in (1, 3)

@@ -32,9 +32,9 @@ async def publish_all(emulator: str, topology: PubsubTopology, limits: PackerLim
     """Publish the test's changes and one that is too large; return how many messages carried them."""
     stop = Stop()
     async with open_async_channel(emulator) as channel:
-        letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
+        dead_letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
         options = PublisherOptions(failed_in="a test", limits=limits, outstanding_bytes=200_000)
-        async with BatchPublisher(channel, topology.topic, letters, stop, options) as publisher:
+        async with BatchPublisher(channel, topology.topic, dead_letters, stop, options) as publisher:
             futures = [
                 await publisher.publish(
                     a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(start, start + 50)]
@@ -69,8 +69,8 @@ def test_what_is_confirmed_is_there_once_and_in_the_order_of_its_key(
         f"planes/{key}": list(range(key, CHANGES, 7)) for key in range(7)
     }
     (dead,) = pull(channel, topology.dead_letter_subscription)
-    letter = from_message(dead.message.data, dict(dead.message.attributes))
-    assert (letter.reason, letter.data, letter.key) == (
+    dead_letter = from_message(dead.message.data, dict(dead.message.attributes))
+    assert (dead_letter.reason, dead_letter.data, dead_letter.key) == (
         Reason.TOO_LARGE,
         b'{"id": "1000000"}',
         "[1000000]",

@@ -73,7 +73,7 @@ class World:
         rows = self.dataset.rows(table)
         return None if rows is None else {row["id"]: row["name"] for row in rows}
 
-    def letters(self) -> Sequence[DeadLetter]:
+    def dead_letters(self) -> Sequence[DeadLetter]:
         found = take(self.channel, self.topology.dead_letter_subscription)
         return [from_message(one.data, one.attributes) for one in found]
 

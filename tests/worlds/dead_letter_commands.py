@@ -24,7 +24,7 @@ from shared.pubsub.topology import PubsubTopology
 from tests.builders import a_change
 from tests.integration.pubsub_topics import take
 from tests.integration.stand_in import PROJECT
-from tests.unit.dead_letter.dead_letters import a_letter, at
+from tests.unit.dead_letter.dead_letters import a_dead_letter, at
 from tests.worlds.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,18 +72,18 @@ class Place:
         assert found == code, err
         return json.loads(out)
 
-    def keep(self, letters: Sequence[DeadLetter], message: str = "first") -> None:
+    def keep(self, dead_letters: Sequence[DeadLetter], message: str = "first") -> None:
         """Let letters arrive, as the collector keeps them."""
         with closing(open_database(self.environment["DATABASE"])) as database:
-            arrivals = [Arrival(letter=letter, message_id=f"{message} {n}") for n, letter in enumerate(letters)]
+            arrivals = [Arrival(dead_letter=one, message_id=f"{message} {n}") for n, one in enumerate(dead_letters)]
             SqlDeadLetterStore(database).keep(arrivals, Nanoseconds(time.time_ns()))
 
-    def letters(self, *states: State) -> Sequence[StoredDeadLetter]:
+    def dead_letters(self, *states: State) -> Sequence[StoredDeadLetter]:
         with closing(open_database(self.environment["DATABASE"])) as database:
             return list(SqlDeadLetterStore(database).in_replay_order(Selection(states=frozenset(states))))
 
     def replayed(self) -> int:
-        return len(self.letters(State.REPLAYED))
+        return len(self.dead_letters(State.REPLAYED))
 
     def wait_until(self, many: int) -> None:
         ends = time.monotonic() + TIMEOUT
@@ -99,7 +99,7 @@ def fresh(count: int, keys: int = 8, **row: Any) -> list[DeadLetter]:
     """Return letters of changes that were committed just now."""
     now = at(time.time_ns())
     return [
-        a_letter(
+        a_dead_letter(
             a_change(number % keys + 1, sequence=number + 1, committed=now, **row),
             ordering_key=f"planes/{number % keys}",
         )

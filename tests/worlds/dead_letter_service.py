@@ -35,7 +35,7 @@ TIMEOUT = timedelta(seconds=120)
 
 
 @dataclass
-class Letters:
+class DeadLetterService:
     """A dead-letter topic, its store, and collectors between them."""
 
     channel: grpc.Channel
@@ -78,9 +78,9 @@ class Letters:
         except OSError:
             return None
 
-    def publish(self, letters: Sequence[DeadLetter]) -> None:
+    def publish(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Publish letters as every service does."""
-        DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, Stop()).keep(letters)
+        DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, Stop()).keep(dead_letters)
 
     def stored(self) -> Sequence[DeadLetterLine]:
         """Return every letter of the store."""
@@ -101,10 +101,10 @@ class Letters:
             return 0
         with closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as connection:
             try:
-                ((letters,),) = connection.execute("SELECT count(*) FROM letters").fetchall()
+                ((found,),) = connection.execute("SELECT count(*) FROM letters").fetchall()
             except sqlite3.OperationalError:  # its tables are being made
                 return 0
-        return int(letters)
+        return int(found)
 
     def attempts(self) -> Mapping[str, int]:
         """Return how often each letter has failed."""
@@ -117,9 +117,9 @@ class Letters:
         self.processes.wait_until(lambda: stored() or None, f"{len(wanted)} letters in the store", TIMEOUT)
 
 
-def a_letter(number: int, size: int = 200) -> DeadLetter:
-    return dead_letters.a_letter(a_change(number), data=b"%d " % number + b"x" * size)
+def a_dead_letter(number: int, size: int = 200) -> DeadLetter:
+    return dead_letters.a_dead_letter(a_change(number), data=b"%d " % number + b"x" * size)
 
 
-def counted(letters: Sequence[DeadLetter]) -> Mapping[str, int]:
-    return Counter(letter.identity for letter in letters)
+def counted(dead_letters: Sequence[DeadLetter]) -> Mapping[str, int]:
+    return Counter(one.identity for one in dead_letters)

@@ -57,26 +57,26 @@ class World:
         self.clock = WaitedClock(NOW)
         self.arrivals = 0
 
-    def keep(self, *letters: DeadLetter) -> Sequence[DeadLetterId]:
+    def keep(self, *dead_letters: DeadLetter) -> Sequence[DeadLetterId]:
         """Let letters arrive, for the first time or again."""
-        for letter in letters:
+        for dead_letter in dead_letters:
             self.arrivals += 1
-            self.store.keep([Arrival(letter=letter, message_id=str(self.arrivals))], self.clock.now())
-        return [DeadLetterId(letter.identity) for letter in letters]
+            self.store.keep([Arrival(dead_letter=dead_letter, message_id=str(self.arrivals))], self.clock.now())
+        return [DeadLetterId(one.identity) for one in dead_letters]
 
-    def keep_again(self, letters: Sequence[DeadLetter]) -> None:
+    def keep_again(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Let letters fail again."""
-        self.keep(*letters)
+        self.keep(*dead_letters)
 
-    def stored(self, letter: str) -> StoredDeadLetter:
+    def stored(self, dead_letter: str) -> StoredDeadLetter:
         """Return a letter that is there, by its id."""
-        stored = self.store.get(DeadLetterId(letter))
+        stored = self.store.get(DeadLetterId(dead_letter))
         assert stored is not None
         return stored
 
-    def apply(self, letter: DeadLetter, sequence: int) -> None:
+    def apply(self, dead_letter: DeadLetter, sequence: int) -> None:
         """Let the mirror have this sequence of a letter's row."""
-        row = content_of(letter).row
+        row = content_of(dead_letter).row
         assert row is not None
         self.mirrors.applied[row] = str(four_sections(sequence))
 
@@ -145,5 +145,5 @@ class Shell:
         assert code == (0 if found else 3)
         return found
 
-    def actions(self, letter: DeadLetter) -> Sequence[Action]:
-        return [entry.action for entry in self.world.store.trail(DeadLetterId(letter.identity))]
+    def actions(self, dead_letter: DeadLetter) -> Sequence[Action]:
+        return [entry.action for entry in self.world.store.trail(DeadLetterId(dead_letter.identity))]

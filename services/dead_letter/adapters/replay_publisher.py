@@ -44,16 +44,16 @@ class PubsubReplayPublisher:
         """Return how the topic is known."""
         return named(self._topic, emulated=self._emulated)
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
+    def publish(self, dead_letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         """Return when all are confirmed; as `ReplayPublisher.publish`."""
         by_key: dict[str, list[Any]] = {}
-        for letter in letters:
+        for dead_letter in dead_letters:
             message = PubsubMessage(
-                data=letter.data,
-                attributes=replayed_attributes(letter, forced=DeadLetterId(letter.identity) in forced),
-                ordering_key=letter.ordering_key,
+                data=dead_letter.data,
+                attributes=replayed_attributes(dead_letter, forced=DeadLetterId(dead_letter.identity) in forced),
+                ordering_key=dead_letter.ordering_key,
             )
-            by_key.setdefault(letter.ordering_key, []).append(message)
+            by_key.setdefault(dead_letter.ordering_key, []).append(message)
         queues = [list(publish_requests(self._topic, messages)) for messages in by_key.values()]
         for start in range(0, len(queues), _AT_ONCE):
             for requests in zip_longest(*queues[start : start + _AT_ONCE]):

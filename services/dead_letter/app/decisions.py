@@ -39,7 +39,7 @@ class Decided:
     checked: int
 
 
-def letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
+def dead_letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
     """Return the dead letter whose id begins so; NothingFoundError where it is none, or several."""
     found = store.get(DeadLetterId(given))
     if found is None:
@@ -58,7 +58,7 @@ def with_usual_states(store: DeadLetterStore, selection: Selection, *usual: Stat
     states = selection.states
     if not states and not selection.ids:
         states = frozenset(usual)
-    return replace(selection, states=states, ids=frozenset(letter_of(store, one).id for one in selection.ids))
+    return replace(selection, states=states, ids=frozenset(dead_letter_of(store, one).id for one in selection.ids))
 
 
 def decide(
@@ -69,7 +69,7 @@ def decide(
     *,
     why: str,
     who: str,
-    report: Callable[[int], object] = lambda _letters: None,
+    report: Callable[[int], object] = lambda _count: None,
     limit: int | None = None,
 ) -> Decided:
     """Bring dead letters into a state, a few at a time; ``report`` is called with the number of each few."""
@@ -86,7 +86,7 @@ def keep_edit(
 ) -> tuple[StoredDeadLetter, Edit]:
     """Keep a copy of a dead letter with another row, a JSON object, in its place; NotDoneError names the fix."""
     with _edit_of(original):
-        change = edited(original.letter, row())
+        change = edited(original.dead_letter, row())
         copy = store.add_edit(original.id, change.copy, diff=change.diff, why=why, who=who, now=clock.now())
     return copy, change
 
@@ -94,13 +94,13 @@ def keep_edit(
 def row_to_edit(original: StoredDeadLetter) -> str:
     """Return the row of a dead letter, a column a line; NotDoneError where it cannot be edited."""
     with _edit_of(original):
-        return row_text(original.letter)
+        return row_text(original.dead_letter)
 
 
 def preview_edit(original: StoredDeadLetter, row: str) -> Edit:
     """Return what `keep_edit` would keep, and keep nothing; NotDoneError names the fix."""
     with _edit_of(original):
-        return edited(original.letter, row)
+        return edited(original.dead_letter, row)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock
 from shared.runtime.portions import cut
 
-_LETTERS: Final = 500
+_AT_A_TIME: Final = 500
 _BYTES: Final = 16 << 20
 
 
@@ -32,7 +32,7 @@ def exported(
 
     With ``values`` their very bytes are shown, and who asks is in each dead letter's trail before it is yielded.
     """
-    for some in cut(store.in_replay_order(selection), lambda one: one.size, _BYTES, _LETTERS):
+    for some in cut(store.in_replay_order(selection), lambda one: one.size, _BYTES, _AT_A_TIME):
         if values:
             assert who is not None, "values need a name"
             store.note([one.id for one in some], Action.EXPORTED, who, clock.now(), "with values")

@@ -43,8 +43,8 @@ class CollectorMetrics:
         )
         by_state = gauge("millrace_dead_letter_stored", "Dead letters in the store, by state.", ["state"])
         self._by_state = {state: by_state.labels(state.value) for state in State}
-        open_letters = gauge("millrace_dead_letter_open", "Open dead letters, by reason.", ["reason"])
-        self._open = {reason: open_letters.labels(reason.value) for reason in Reason}
+        by_reason = gauge("millrace_dead_letter_open", "Open dead letters, by reason.", ["reason"])
+        self._open = {reason: by_reason.labels(reason.value) for reason in Reason}
         self._bytes = gauge("millrace_dead_letter_payload_bytes", "Bytes of the payloads of all dead letters.")
         oldest = gauge(
             "millrace_dead_letter_oldest_open_age_seconds",
@@ -56,24 +56,24 @@ class CollectorMetrics:
 
     def kept(self, arrivals: Sequence[Arrival], kept: Kept) -> None:
         """Count dead letters that are durable now."""
-        for reason, letters in Tally(arrival.letter.reason for arrival in arrivals).items():
-            self._came[reason].inc(letters)
-        for what, letters in (("new", kept.new), ("again", kept.again), ("seen", kept.seen)):
-            self._kept[what].inc(letters)
-            self._kept_in_all[what] += letters
+        for reason, count in Tally(arrival.dead_letter.reason for arrival in arrivals).items():
+            self._came[reason].inc(count)
+        for what, count in (("new", kept.new), ("again", kept.again), ("seen", kept.seen)):
+            self._kept[what].inc(count)
+            self._kept_in_all[what] += count
         self._latest = self._clock.now()
 
-    def forgotten(self, letters: int) -> None:
+    def forgotten(self, count: int) -> None:
         """Count dead letters that were deleted."""
-        self._forgotten.inc(letters)
+        self._forgotten.inc(count)
 
     def show(self, stats: DeadLetterStats) -> None:
         """Show what the store holds now."""
         self._stats = stats
-        for state, letters in self._by_state.items():
-            letters.set(stats.by_state.get(state, 0))
-        for reason, letters in self._open.items():
-            letters.set(stats.by_reason.get(reason, 0))
+        for state, gauge in self._by_state.items():
+            gauge.set(stats.by_state.get(state, 0))
+        for reason, gauge in self._open.items():
+            gauge.set(stats.by_reason.get(reason, 0))
         self._bytes.set(stats.payload_bytes)
 
     def document(self) -> Mapping[str, object]:
@@ -86,7 +86,7 @@ class CollectorMetrics:
         if stats is not None:
             document |= {
                 "dead_letters": {state.value: stats.by_state.get(state, 0) for state in State},
-                "open_by_reason": {reason.value: letters for reason, letters in stats.by_reason.items()},
+                "open_by_reason": {reason.value: count for reason, count in stats.by_reason.items()},
                 "open_by_table": dict(stats.by_table),
                 "oldest_open": None if stats.oldest_open is None else format_timestamp(stats.oldest_open),
                 "payload_bytes": stats.payload_bytes,
@@ -126,8 +126,8 @@ class ApiMetrics:
 
     def replayed(self, results: Mapping[str, int]) -> None:
         """Count what a replay has come to since it was counted last."""
-        for result, letters in results.items():
-            self._replayed[result].inc(letters)
+        for result, count in results.items():
+            self._replayed[result].inc(count)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request; ``route`` is a template such as ``/v1/dead-letters/{dead_letter}``, or ``none``."""

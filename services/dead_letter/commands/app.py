@@ -19,7 +19,7 @@ from services.dead_letter.commands.command_line import (
     WatchCommand,
 )
 from services.dead_letter.commands.output import complain
-from services.dead_letter.commands.reading import export, list_groups, list_letters, show, stats
+from services.dead_letter.commands.reading import export, list_dead_letters, list_groups, show, stats
 from services.dead_letter.commands.replaying import replay
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.commands.watching import watch
@@ -56,7 +56,7 @@ def run_command(command: StoreCommand, tools: CommandTools) -> int:
 def _run(command: StoreCommand, tools: CommandTools) -> None:
     match command:
         case ListCommand():
-            list_letters(command, tools)
+            list_dead_letters(command, tools)
         case ShowCommand():
             show(command, tools)
         case GroupsCommand():

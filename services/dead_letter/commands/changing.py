@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from services.dead_letter.app.decisions import ONLY_FROM, USUAL, NotDoneError, decide, keep_edit, letter_of
+from services.dead_letter.app.decisions import ONLY_FROM, USUAL, NotDoneError, dead_letter_of, decide, keep_edit
 from services.dead_letter.commands.command_line import DiscardCommand, EditCommand, PipelineCommand, RestoreCommand
-from services.dead_letter.commands.filters import no_letters
+from services.dead_letter.commands.filters import no_dead_letters
 from services.dead_letter.commands.output import print_document, print_line, progress
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import State, StoredDeadLetter
@@ -31,7 +31,7 @@ def edit(command: EditCommand, tools: CommandTools) -> None:
         raise MisconfiguredError("edit-without-reason", "--why: say what was wrong")
     values = _pairs(command.columns or [])
     with tools.store() as store:
-        original = letter_of(store, command.letter)
+        original = dead_letter_of(store, command.dead_letter)
         copy, change = keep_edit(
             store,
             original,
@@ -62,9 +62,9 @@ def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
 
 def _row(original: StoredDeadLetter, values: Mapping[str, str], file: Path | None, tools: CommandTools) -> str:
     if values:
-        return with_columns(original.letter, values)
+        return with_columns(original.dead_letter, values)
     if file is None:
-        return tools.editor(row_text(original.letter))
+        return tools.editor(row_text(original.dead_letter))
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +87,7 @@ def _set(command: DiscardCommand | RestoreCommand, tools: CommandTools, state: S
         selection = command.chosen(store, now, *USUAL[state])
         matched = store.count(selection)
         if not matched:
-            raise no_letters(selection)
+            raise no_dead_letters(selection)
         with progress(state.value, matched) as bar:
             done = decide(
                 store, selection, state, tools.clock, why=command.why, who=tools.who, report=lambda n: bar(advance=n)

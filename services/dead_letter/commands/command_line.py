@@ -162,7 +162,7 @@ class EditCommand:
       {program} edit 1f2e3d4c --set seats=12 --why 'seats was negative'
     """
 
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Eight characters of it are enough.")]
+    dead_letter: Annotated[str, typer.Argument(metavar="ID", help="Eight characters of it are enough.")]
     why: Annotated[str, typer.Option(help="For the trail: what was wrong.")]
     columns: Annotated[
         list[str] | None,

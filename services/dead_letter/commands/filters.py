@@ -80,7 +80,7 @@ class SelectingCommand:
             )
 
 
-def no_letters(selection: Selection) -> NothingFoundError:
+def no_dead_letters(selection: Selection) -> NothingFoundError:
     """Return the error where a selection holds none; of keys, how they are written."""
     shown = """; keys are written as lists show them, exactly: --key '["a",1]'""" if selection.keys else ""
     return NothingFoundError(f"no dead letters match. That is not a failure: exit code 3 tells it to a script{shown}")

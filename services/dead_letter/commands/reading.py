@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from services.dead_letter.app.decisions import letter_of
+from services.dead_letter.app.decisions import dead_letter_of
 from services.dead_letter.app.export import exported
 from services.dead_letter.commands.command_line import (
     ExportCommand,
@@ -17,7 +17,7 @@ from services.dead_letter.commands.command_line import (
     ShowCommand,
     StatsCommand,
 )
-from services.dead_letter.commands.filters import no_letters
+from services.dead_letter.commands.filters import no_dead_letters
 from services.dead_letter.commands.output import (
     SHORT,
     moment,
@@ -29,14 +29,14 @@ from services.dead_letter.commands.output import (
 )
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import Action, DeadLetterLine, State
-from services.dead_letter.core.documents import group_document, letter_document, line_document, stats_document
+from services.dead_letter.core.documents import dead_letter_document, group_document, line_document, stats_document
 from services.dead_letter.core.guidance import GUIDANCE, explained_in
 from shared.contracts.errors import MisconfiguredError
 
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
 
 
-def list_letters(command: ListCommand, tools: CommandTools) -> None:
+def list_dead_letters(command: ListCommand, tools: CommandTools) -> None:
     """List dead letters, those that failed last first; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
@@ -46,10 +46,10 @@ def list_letters(command: ListCommand, tools: CommandTools) -> None:
             raise MisconfiguredError("after-malformed", f"--after {command.after}: {error}") from error
         matched = store.count(selection)
     if command.json:
-        letters = [line_document(line) for line in page.dead_letters]
-        print_document({"dead_letters": letters, "after": page.after, "matched": matched})
+        dead_letters = [line_document(line) for line in page.dead_letters]
+        print_document({"dead_letters": dead_letters, "after": page.after, "matched": matched})
     if not matched:
-        raise no_letters(selection)
+        raise no_dead_letters(selection)
     if not command.json:
         print_table(_COLUMNS, map(_row, page.dead_letters))
         if page.after is not None:
@@ -59,12 +59,12 @@ def list_letters(command: ListCommand, tools: CommandTools) -> None:
 def show(command: ShowCommand, tools: CommandTools) -> None:
     """Show dead letters whole: why they failed, what they hold, and what was done about them."""
     with tools.store() as store:
-        found = [letter_of(store, one) for one in command.ids]
+        found = [dead_letter_of(store, one) for one in command.ids]
         if command.values:  # first written down, then shown
             store.note([one.id for one in found], Action.VALUES_SHOWN, tools.who, tools.clock.now())
         trails = [store.trail(one.id) for one in found]
     for stored, trail in zip(found, trails, strict=True):
-        document = letter_document(stored, trail, values=command.values)
+        document = dead_letter_document(stored, trail, values=command.values)
         if command.json:
             print_document(document)
         else:
@@ -80,7 +80,7 @@ def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
     if command.json:
         print_document({"groups": [group_document(one) for one in found]})
     if not found:
-        raise no_letters(selection)
+        raise no_dead_letters(selection)
     if not command.json:
         documents = [group_document(one) for one in found]
         names = ("id", "dead_letters", "reason", "table")
@@ -125,7 +125,7 @@ def export(command: ExportCommand, tools: CommandTools) -> None:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
         total = store.count(selection)
         if not total:
-            raise no_letters(selection)
+            raise no_dead_letters(selection)
         with _destination(command.out) as file, progress("exported", total) as bar:
             for lines in exported(store, selection, values=command.values, who=tools.who, clock=tools.clock):
                 file.write(lines.text)

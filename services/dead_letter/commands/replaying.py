@@ -6,7 +6,7 @@ from typing import Final
 from services.dead_letter.app.decisions import FailingError, NotDoneError
 from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
-from services.dead_letter.commands.filters import no_letters
+from services.dead_letter.commands.filters import no_dead_letters
 from services.dead_letter.commands.output import SHORT, print_document, print_line, print_table, progress
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import State
@@ -58,7 +58,7 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
     if not outcome.verdicts.total():
         if outcome.stopped:
             raise NotDoneError("stopped before the end: run it again")
-        raise no_letters(selection)
+        raise no_dead_letters(selection)
     if not command.json:
         _print(outcome, seconds)
     if outcome.stopped:

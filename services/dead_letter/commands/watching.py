@@ -65,7 +65,7 @@ def _stats(store: Callable[[], AbstractContextManager[DeadLetterStore]]) -> Dead
 def _shown(tools: CommandTools) -> tuple[Sequence[Attention], list[str]]:
     services, stats = [] if tools.poller is None else tools.poller.services(), _stats(tools.store)
     items, store = needs_attention(services, stats, tools.launcher), [] if stats else ["", "the store: not to be had"]
-    return items, [*_attention(items), "", *_services(services, tools.clock.now()), *_letters(stats), *store]
+    return items, [*_attention(items), "", *_services(services, tools.clock.now()), *_dead_letters(stats), *store]
 
 
 def _attention(items: Sequence[Attention]) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _services(services: Sequence[WatchedService], now: Nanoseconds) -> Iterator[
         yield f"service {one.name}: {one.condition}, {one.kind}, {one.address}{_age(one, now)}"
 
 
-def _letters(stats: DeadLetterStats | None) -> Iterator[str]:
+def _dead_letters(stats: DeadLetterStats | None) -> Iterator[str]:
     if stats is not None:
         counts = [f"{stats.by_state.get(state, 0)} {state.value}" for state in State]
         oldest = "" if stats.oldest_open is None else f"; oldest open: {moment(format_timestamp(stats.oldest_open))}"

@@ -117,7 +117,7 @@ class Launcher:
 
 
 def needs_attention(
-    services: Sequence[WatchedService], letters: DeadLetterStats | None, launcher: Launcher
+    services: Sequence[WatchedService], stats: DeadLetterStats | None, launcher: Launcher
 ) -> Sequence[Attention]:
     """Return what needs an operator, the urgent first."""
     readers: dict[str, list[str]] = {}
@@ -127,8 +127,8 @@ def needs_attention(
     found = [item for service in services for item in _of_service(service, readers, launcher)]
     found += _of_sources(services, launcher)
     found += _of_backlogs(services)
-    if letters is not None:
-        found += _of_dead_letters(letters, launcher)
+    if stats is not None:
+        found += _of_dead_letters(stats, launcher)
     return sorted(found, key=lambda item: not item.urgent)
 
 
@@ -139,9 +139,9 @@ def headline(items: Sequence[Attention]) -> str:
     return "1 thing needs attention" if len(items) == 1 else f"{len(items)} things need attention"
 
 
-def _of_dead_letters(letters: DeadLetterStats, launcher: Launcher) -> Iterator[Attention]:
+def _of_dead_letters(stats: DeadLetterStats, launcher: Launcher) -> Iterator[Attention]:
     """Yield what others have published, which no replay helps, apart from the changes that could not be applied."""
-    foreign = {reason: count for reason, count in letters.by_reason.items() if reason in OF_OTHER_PROGRAMS}
+    foreign = {reason: count for reason, count in stats.by_reason.items() if reason in OF_OTHER_PROGRAMS}
     if count := sum(foreign.values()):
         options = [word for reason in Reason if reason in foreign for word in ("--reason", reason.value)]
         yield Attention(
@@ -149,25 +149,25 @@ def _of_dead_letters(letters: DeadLetterStats, launcher: Launcher) -> Iterator[A
             what=f"{count:,} message{' that is no change batch' if count == 1 else 's that are no change batches'}",
             where="dead letters",
             why="another program publishes to the topic; a replay cannot help",
-            since=_oldest(letters, foreign),
+            since=_oldest(stats, foreign),
             todo="open Dead letters: find the program by the attributes of one and stop it, then discard them",
             command=launcher.command("dead-letters", "discard", *options, "--why", "published by another program"),
         )
-    changes = {reason: count for reason, count in letters.by_reason.items() if reason not in OF_OTHER_PROGRAMS}
+    changes = {reason: count for reason, count in stats.by_reason.items() if reason not in OF_OTHER_PROGRAMS}
     if count := sum(changes.values()):
         yield Attention(
             urgent=False,
             what=f"{count:,} open dead letter{'' if count == 1 else 's'}",
             where="dead letters",
             why="changes that could not be applied; the rows in BigQuery are older than at the source",
-            since=_oldest(letters, changes),
+            since=_oldest(stats, changes),
             todo="open Dead letters: fix the cause of a group, then replay it",
             command=launcher.command("dead-letters", "groups"),
         )
 
 
-def _oldest(letters: DeadLetterStats, reasons: Collection[Reason]) -> str:
-    return format_timestamp(min(letters.oldest_by_reason[reason] for reason in reasons))
+def _oldest(stats: DeadLetterStats, reasons: Collection[Reason]) -> str:
+    return format_timestamp(min(stats.oldest_by_reason[reason] for reason in reasons))
 
 
 def _of_backlogs(services: Sequence[WatchedService]) -> Iterator[Attention]:

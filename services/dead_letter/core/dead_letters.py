@@ -55,7 +55,7 @@ class Arrival:
     again is one.
     """
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     message_id: str
 
 
@@ -117,7 +117,7 @@ class StoredDeadLetter(DeadLetterLine):
     data: bytes
 
     @property
-    def letter(self) -> DeadLetter:
+    def dead_letter(self) -> DeadLetter:
         """Return it as it came last: the newest detail of the same bytes."""
         of_message = {name: getattr(self, name) for name in OF_MESSAGE}
         return DeadLetter(
@@ -129,7 +129,7 @@ class StoredDeadLetter(DeadLetterLine):
 class TrailEntry:
     """Who did what to a dead letter, when, and what came of it. Never a value of a row, but in the diff of an edit."""
 
-    letter: DeadLetterId
+    dead_letter: DeadLetterId
     at: Nanoseconds
     who: str
     action: Action

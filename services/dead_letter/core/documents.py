@@ -32,11 +32,11 @@ def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
     return {**_document(line, _LINE), "detail": detail(line.reason, line.detail, values=values)}
 
 
-def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
+def dead_letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
     """Return a dead letter with its payload and its trail."""
     return {
         **_whole(stored, values=values),
-        "payload": payload(stored.letter, values=values),
+        "payload": payload(stored.dead_letter, values=values),
         "trail": [trail_document(entry, values=values) for entry in trail],
     }
 
@@ -45,12 +45,12 @@ def export_document(stored: StoredDeadLetter, *, values: bool) -> Document:
     """Return a dead letter as it is exported: with values its very bytes in base64, else their structure."""
     if values:
         return {**_whole(stored, values=True), "data": base64.b64encode(stored.data).decode()}
-    return {**_whole(stored, values=False), "payload": payload(stored.letter, values=False)}
+    return {**_whole(stored, values=False), "payload": payload(stored.dead_letter, values=False)}
 
 
 def _whole(stored: StoredDeadLetter, *, values: bool) -> Document:
     """Return all but what its bytes hold; ``masked``: whether values of rows are left out."""
-    shown = attributes(stored.letter, values=values)
+    shown = attributes(stored.dead_letter, values=values)
     return {**line_document(stored, values=values), "attributes": shown, "masked": not values}
 
 
@@ -78,7 +78,7 @@ def stats_document(stats: DeadLetterStats) -> Document:
 def planned_document(planned: PlannedReplay) -> Document:
     """Return what a replay does with a dead letter."""
     return {
-        **_document(planned.letter, ("id", "table", "key", "sequence", "reason")),
+        **_document(planned.dead_letter, ("id", "table", "key", "sequence", "reason")),
         **_document(planned, ("verdict", "why")),
     }
 

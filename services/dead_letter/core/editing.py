@@ -32,14 +32,14 @@ class Edit:
     diff: str
 
 
-def row_text(letter: DeadLetter) -> str:
+def row_text(dead_letter: DeadLetter) -> str:
     """Return the row of a dead letter, one column a line, to be edited; ValueError with the fix where it has none."""
-    return _pretty(bytes(_editable(letter).rows[0]))
+    return _pretty(bytes(_editable(dead_letter).rows[0]))
 
 
-def with_columns(letter: DeadLetter, values: Mapping[str, str]) -> str:
+def with_columns(dead_letter: DeadLetter, values: Mapping[str, str]) -> str:
     """Return the row of a dead letter with other values, each a JSON text, in some columns; ValueError as `edited`."""
-    row = _object(bytes(_editable(letter).rows[0]))
+    row = _object(bytes(_editable(dead_letter).rows[0]))
     for name, text in values.items():
         try:
             text.encode().decode()
@@ -50,13 +50,13 @@ def with_columns(letter: DeadLetter, values: Mapping[str, str]) -> str:
     return msgspec.json.encode(row).decode()
 
 
-def edited(letter: DeadLetter, row: str) -> Edit:
+def edited(dead_letter: DeadLetter, row: str) -> Edit:
     """Return the edit that gives a dead letter's change this row, the JSON object of its columns outside the key.
 
     ValueError that says what can be done where the dead letter cannot be edited, the row is no JSON object, has a
     column that the table has not, or nothing is changed.
     """
-    batch = _editable(letter)
+    batch = _editable(dead_letter)
     before = bytes(batch.rows[0])
     columns = _object(row.encode(errors="surrogatepass"))
     _check_columns(batch, _object(before), columns)
@@ -71,7 +71,7 @@ def edited(letter: DeadLetter, row: str) -> Edit:
     _check_same_row(batch, data)
     header = batch.header
     copy = replace(
-        letter,
+        dead_letter,
         data=data,
         table=header.table,
         key=key_text(header.table, header.key_types(), bytes(batch.keys[0])),
@@ -82,13 +82,13 @@ def edited(letter: DeadLetter, row: str) -> Edit:
     return Edit(copy, diff)
 
 
-def _editable(letter: DeadLetter) -> ChangeBatch:
+def _editable(dead_letter: DeadLetter) -> ChangeBatch:
     """Return the one change of a dead letter; ValueError, with an alternative, where there is none to edit."""
-    if letter.payload_bytes is not None:
+    if dead_letter.payload_bytes is not None:
         raise ValueError(
             "its bytes could not be kept: write the row once more at its source, and discard this dead letter"
         )
-    batch = batch_of(letter)
+    batch = batch_of(dead_letter)
     if batch is None:
         raise ValueError(
             "it is a whole message that cannot be read: its table and key are unknown, so an edit cannot be checked "

@@ -29,14 +29,14 @@ _QUOTING: Final = frozenset({Reason.REFUSED_BY_BIGQUERY, Reason.UNEXPLAINED})
 """Reasons whose detail is in others' words, which may quote a value."""
 
 
-def payload(letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
+def payload(dead_letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
     """Return what a dead letter's bytes hold, as a document: ``kind`` is one of four.
 
     What is passed on as it came is there as `msgspec.Raw`, so that no digit is lost; of a long batch the first changes.
     """
-    if letter.payload_bytes is not None:
-        return {"kind": "left_out", "payload_bytes": letter.payload_bytes}
-    batch = batch_of(letter)
+    if dead_letter.payload_bytes is not None:
+        return {"kind": "left_out", "payload_bytes": dead_letter.payload_bytes}
+    batch = batch_of(dead_letter)
     if batch is not None:
         shown = [_change(batch, index, values=values) for index in range(min(len(batch), _MOST_CHANGES))]
         return {
@@ -46,21 +46,21 @@ def payload(letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
             "more_changes": len(batch) - len(shown),
         }
     try:
-        letter.data.decode()
-        document = msgspec.json.decode(letter.data)
+        dead_letter.data.decode()
+        document = msgspec.json.decode(dead_letter.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         document = None
     if isinstance(document, dict | list):
-        return {"kind": "json", "document": msgspec.Raw(letter.data) if values else masked(document)}
-    kept = {"data": base64.b64encode(letter.data).decode()} if values else {}
-    return {"kind": "bytes", "size": len(letter.data), **kept}
+        return {"kind": "json", "document": msgspec.Raw(dead_letter.data) if values else masked(document)}
+    kept = {"data": base64.b64encode(dead_letter.data).decode()} if values else {}
+    return {"kind": "bytes", "size": len(dead_letter.data), **kept}
 
 
-def attributes(letter: DeadLetter, *, values: bool) -> Mapping[str, str]:
+def attributes(dead_letter: DeadLetter, *, values: bool) -> Mapping[str, str]:
     """Return a dead letter's attributes; of those that are not Millrace's only the names, unless ``values``."""
     return {
         name: value if values or name in _OURS or name.startswith(_PLATFORM) else str(masked(value))
-        for name, value in letter.attributes.items()
+        for name, value in dead_letter.attributes.items()
     }
 
 
@@ -81,7 +81,7 @@ def masked(value: object, depth: int = 0) -> object:
         case str():
             return f"<string of {len(value)}>"
         case int() | float():
-            return f"<number of {sum(letter.isdigit() for letter in str(value))} digits>"
+            return f"<number of {sum(character.isdigit() for character in str(value))} digits>"
         case dict():
             return {str(key): masked(each, depth + 1) for key, each in value.items()}
         case list():

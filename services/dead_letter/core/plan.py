@@ -61,7 +61,7 @@ class Terms:
 class PlannedReplay:
     """A dead letter, what becomes of it, and why; the text names what can be done where it is not sent."""
 
-    letter: StoredDeadLetter
+    dead_letter: StoredDeadLetter
     verdict: Verdict
     why: str = ""
     forced: bool = False
@@ -69,64 +69,64 @@ class PlannedReplay:
 
 
 def judge(
-    letter: StoredDeadLetter, content: DeadLetterContent, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
+    stored: StoredDeadLetter, content: DeadLetterContent, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
 ) -> PlannedReplay:
     """Return what a replay does with a dead letter; ``applied``: what the mirrors hold of the rows."""
-    if letter.state is not State.OPEN:
+    if stored.state is not State.OPEN:
         return PlannedReplay(
-            letter, Verdict.NOT_OPEN, f"it is {letter.state.value}: to send it all the same, restore it"
+            stored, Verdict.NOT_OPEN, f"it is {stored.state.value}: to send it all the same, restore it"
         )
-    if letter.without_payload:
+    if stored.without_payload:
         return PlannedReplay(
-            letter,
+            stored,
             Verdict.NO_PAYLOAD,
-            f"its {letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
+            f"its {stored.payload_bytes} bytes could not be kept: write the row once more at its source (an "
             "UPDATE that changes nothing does), smaller if it was too large, then discard this dead letter",
         )
-    until = letter.claimed_until
-    if letter.claimed_by not in (None, terms.replay) and until is not None and until > now:
+    until = stored.claimed_until
+    if stored.claimed_by not in (None, terms.replay) and until is not None and until > now:
         detail = (
-            f"replay {letter.claimed_by} claims it, or did when it was killed: until {format_timestamp(until)} (one "
+            f"replay {stored.claimed_by} claims it, or did when it was killed: until {format_timestamp(until)} (one "
             "that was killed on a database in a file loses it to the next replay with --execute)"
         )
-        return PlannedReplay(letter, Verdict.CLAIMED, detail)
+        return PlannedReplay(stored, Verdict.CLAIMED, detail)
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, content.sequence):
-        return PlannedReplay(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
-    too_old = _is_too_old(letter, content, now, terms)
+        return PlannedReplay(stored, Verdict.SUPERSEDED, f"the mirror holds {newer}")
+    too_old = _is_too_old(stored, content, now, terms)
     if too_old and not terms.force:
         return PlannedReplay(
-            letter,
+            stored,
             Verdict.TOO_OLD,
             f"an upsert committed more than {_HOURS} ago, and BigQuery forgets deletes: it could bring a deleted row "
             "back. Write the row once more at its source, or --force it if it has not been deleted since",
         )
-    if letter.replays >= terms.max_replays and not (terms.named or terms.force):
-        times = "once" if letter.replays == 1 else f"{letter.replays} times"
+    if stored.replays >= terms.max_replays and not (terms.named or terms.force):
+        times = "once" if stored.replays == 1 else f"{stored.replays} times"
         return PlannedReplay(
-            letter,
+            stored,
             Verdict.WAITS,
             f"replayed {times} in vain: inspect it (show), fix its cause or edit it, then replay it by its id",
         )
     # what is nearly too old may be so by the time it is applied, and what is not understood may be as old as it likes
     by_then = Nanoseconds(now + _ON_ITS_WAY)
-    forced = terms.force and (not content.understood or _is_too_old(letter, content, by_then, terms))
+    forced = terms.force and (not content.understood or _is_too_old(stored, content, by_then, terms))
     try:
-        replayed_attributes(letter.letter, forced=forced)
+        replayed_attributes(stored.dead_letter, forced=forced)
     except ValueError as error:
         detail = (
             f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this dead "
             "letter"
         )
-        return PlannedReplay(letter, Verdict.NO_ROOM, detail)
-    return PlannedReplay(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
+        return PlannedReplay(stored, Verdict.NO_ROOM, detail)
+    return PlannedReplay(stored, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
 
 
-def _is_too_old(letter: StoredDeadLetter, content: DeadLetterContent, now: Nanoseconds, terms: Terms) -> bool:
+def _is_too_old(stored: StoredDeadLetter, content: DeadLetterContent, now: Nanoseconds, terms: Terms) -> bool:
     """Return whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
     if content.oldest_upsert is None or content.oldest_upsert >= oldest_safe(now):
         return False
-    return terms.tables.options(letter.table).mode != "history"
+    return terms.tables.options(stored.table).mode != "history"
 
 
 def is_newer(applied: str, sequence: str) -> bool:

@@ -50,29 +50,29 @@ def to_arrival(message: Received) -> Arrival:
     is the same one.
     """
     if any(name.startswith(PREFIX) for name in message.attributes):
-        letter = _ours(message)
+        dead_letter = _ours(message)
     elif any(name.startswith(FORWARDED) for name in message.attributes):
-        letter = _forwarded(message)
+        dead_letter = _forwarded(message)
     else:
-        letter = _foreign(message)
-    return Arrival(letter=letter, message_id=message.message_id)
+        dead_letter = _foreign(message)
+    return Arrival(dead_letter=dead_letter, message_id=message.message_id)
 
 
 def _ours(message: Received) -> DeadLetter:
     """Return a dead letter of ours; one that says something amiss as far as it can be understood."""
     try:
-        letter = from_message(message.data, message.attributes)
-        _check_numbers(letter)
+        dead_letter = from_message(message.data, message.attributes)
+        _check_numbers(dead_letter)
     except ValueError as error:
-        letter = _malformed(message, str(error))
-    return _with_its_own_name(letter, message.attributes)
+        dead_letter = _malformed(message, str(error))
+    return _with_its_own_name(dead_letter, message.attributes)
 
 
-def _check_numbers(letter: DeadLetter) -> None:
+def _check_numbers(dead_letter: DeadLetter) -> None:
     """Refuse what no database holds: its numbers have 64 bits, which end the nanoseconds in 1677 and 2262."""
-    if not -_LARGEST <= letter.failed_at <= _LARGEST:
+    if not -_LARGEST <= dead_letter.failed_at <= _LARGEST:
         raise ValueError("a time of failure outside 1677 to 2262")
-    if letter.payload_bytes is not None and not 0 <= letter.payload_bytes <= _LARGEST:
+    if dead_letter.payload_bytes is not None and not 0 <= dead_letter.payload_bytes <= _LARGEST:
         raise ValueError("a size that nothing has")
 
 
@@ -98,16 +98,16 @@ def _malformed(message: Received, what: str) -> DeadLetter:
     )
 
 
-def _with_its_own_name(letter: DeadLetter, attributes: Mapping[str, str]) -> DeadLetter:
+def _with_its_own_name(dead_letter: DeadLetter, attributes: Mapping[str, str]) -> DeadLetter:
     """Return a dead letter under the name that is made from it, unless what that was made from may be missing.
 
     A name that is another dead letter's would make this one an attempt of that, and its bytes would be lost.
     """
     cut = any(len(value.encode()) > _TEXT_LIMIT - 4 for name, value in attributes.items() if name.startswith(PREFIX))
-    incomplete = cut or len(attributes) >= _ATTRIBUTES or letter.payload_bytes is not None
-    if incomplete and _IDENTITY.fullmatch(letter.identity):
-        return letter
-    return replace(letter, identity="")
+    incomplete = cut or len(attributes) >= _ATTRIBUTES or dead_letter.payload_bytes is not None
+    if incomplete and _IDENTITY.fullmatch(dead_letter.identity):
+        return dead_letter
+    return replace(dead_letter, identity="")
 
 
 def _forwarded(message: Received) -> DeadLetter:

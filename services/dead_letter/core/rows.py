@@ -40,9 +40,9 @@ class DeadLetterContent:
     """False where they are no change batch that this version reads: their age is not known."""
 
 
-def content_of(letter: DeadLetter) -> DeadLetterContent:
+def content_of(dead_letter: DeadLetter) -> DeadLetterContent:
     """Return what a dead letter's bytes say; nothing where they are no change batch that this version reads."""
-    batch = batch_of(letter)
+    batch = batch_of(dead_letter)
     if batch is None:
         return DeadLetterContent(understood=False)
     if batch.header.content == "entries":  # lines of a change log never replace each other
@@ -57,12 +57,12 @@ def content_of(letter: DeadLetter) -> DeadLetterContent:
     )
 
 
-def batch_of(letter: DeadLetter) -> ChangeBatch | None:
+def batch_of(dead_letter: DeadLetter) -> ChangeBatch | None:
     """Return the change batch that a dead letter's bytes are; None where they are none that this version reads."""
-    if letter.payload_bytes is not None:
+    if dead_letter.payload_bytes is not None:
         return None
     try:
-        return decode_batch(letter.data)
+        return decode_batch(dead_letter.data)
     except (PoisonRecordError, MisconfiguredError):
         return None
 

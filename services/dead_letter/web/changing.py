@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from services.dead_letter.app.decisions import USUAL, decide, keep_edit, letter_of
+from services.dead_letter.app.decisions import USUAL, dead_letter_of, decide, keep_edit
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.editing import with_columns
 from services.dead_letter.web import answers
@@ -56,13 +56,13 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
             exact = _exact.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RefusedError(422, f"the body is not JSON: {error}", at="body") from None
-        original = letter_of(store, dead_letter.lower())
+        original = dead_letter_of(store, dead_letter.lower())
 
         def row() -> str:
             if body.row is not None:
                 return bytes(exact.row).decode()
             return with_columns(
-                original.letter, {name: bytes(value).decode() for name, value in (exact.set or {}).items()}
+                original.dead_letter, {name: bytes(value).decode() for name, value in (exact.set or {}).items()}
             )
 
         copy, change = keep_edit(store, original, row, why=body.why, who=_named(who), clock=tools.clock)

@@ -28,7 +28,7 @@ from shared.contracts.timestamps import Nanoseconds
 MOST_CHANGED: Final = 10_000
 """Dead letters that one request changes or sends, at most."""
 _MOST_VALUES: Final = 20
-_LETTER: Final = r"^[0-9a-fA-F]{8,32}$"
+_DEAD_LETTER: Final = r"^[0-9a-fA-F]{8,32}$"
 _AGE: Final = r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m|h|d)$"
 _SEQUENCE: Final = r"^[0-9A-Fa-f]{1,16}(/[0-9A-Fa-f]{1,16}){0,3}$"
 _AFTER: Final = r"^-?[0-9]{1,19}\.[0-9]{1,19}$"
@@ -38,7 +38,7 @@ _EPOCH: Final = Nanoseconds(0)
 
 Text = Annotated[str, StringConstraints(max_length=1024, pattern=_NO_NUL)]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]
-DeadLetterName = Annotated[str, StringConstraints(pattern=_LETTER)]
+DeadLetterName = Annotated[str, StringConstraints(pattern=_DEAD_LETTER)]
 Why = Annotated[str, StringConstraints(max_length=2000, pattern=_WRITTEN)]
 
 

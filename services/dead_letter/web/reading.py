@@ -4,11 +4,11 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
-from services.dead_letter.app.decisions import letter_of
+from services.dead_letter.app.decisions import dead_letter_of
 from services.dead_letter.core.dead_letters import Action, State
 from services.dead_letter.core.documents import (
+    dead_letter_document,
     group_document,
-    letter_document,
     line_document,
     stats_document,
     trail_document,
@@ -61,10 +61,10 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
         """
         if asked.values and who is None:
             raise tools.callers.refused()
-        stored = letter_of(store, dead_letter.lower())
+        stored = dead_letter_of(store, dead_letter.lower())
         if asked.values and who is not None:  # first written down, then shown
             store.note([stored.id], Action.VALUES_SHOWN, who, tools.clock.now())
-        return Answer(letter_document(stored, store.trail(stored.id), values=asked.values))
+        return Answer(dead_letter_document(stored, store.trail(stored.id), values=asked.values))
 
     @router.get(
         "/dead-letters/{dead_letter}/trail",
@@ -74,7 +74,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     )
     def trail(dead_letter: DeadLetterPath) -> Answer:
         """Show what was done to a dead letter, first things first, without the values that an edit has changed."""
-        entries = store.trail(letter_of(store, dead_letter.lower()).id)
+        entries = store.trail(dead_letter_of(store, dead_letter.lower()).id)
         return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})
 
     add_export(router, tools)

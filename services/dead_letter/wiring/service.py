@@ -47,10 +47,10 @@ def serve(settings: Settings, stop: Stop) -> None:
         store = SqlDeadLetterStore(database)
         with (
             serving_api(settings, SqlDeadLetterStore(database_of_api), registry, stop),
-            collected(settings, stop) as letters,
+            collected(settings, stop) as inbox,
         ):
             join(settings, store, health, stop)
-            Collector(letters, store, metrics, health, clock, settings.keep_dead_letters_for).run(stop)
+            Collector(inbox, store, metrics, health, clock, settings.keep_dead_letters_for).run(stop)
 
 
 @contextmanager
@@ -102,5 +102,5 @@ def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
         leases = PubsubLeases(channel, subscription, ack_deadline, stop, budget=timedelta(0), timeout=TIMEOUT)
         with open_inbox(
             channel, subscription, leases, messages=settings.pull_messages, outstanding_bytes=settings.pull_bytes
-        ) as letters:
-            yield letters
+        ) as inbox:
+            yield inbox

@@ -64,7 +64,7 @@ class Deliveries:
         """Fail where a message was delivered more than once, or one became a letter."""
         published = self._settled()
         assert self._counted("acquired") - self._taken == published - self._published > 0, "each was delivered once"
-        assert self._rig.letters() == []
+        assert self._rig.dead_letters() == []
 
 
 def warm(rig: Rig) -> tuple[Service, Deliveries]:

@@ -59,7 +59,7 @@ def emptied(lasting_rig: Rig, consumer: Service) -> Rig:
     rig.wait_until_equal()
     assert [row for table in TABLES for row in rig.rows(table)] == []
     rig.published()
-    rig.letters()
+    rig.dead_letters()
     return rig
 
 
@@ -89,7 +89,7 @@ def test_insert_update_delete_and_insert_again_arrive_right(emptied: Rig) -> Non
     rig.commit(Write("delete", "Singers", {"Id": 2}))  # and its albums with it
     rig.wait_until_equal()
     assert {(row["Id"], row["Name"]) for row in rig.rows("Singers")} == {(1, None), (3, "for good"), (4, "")}
-    assert rig.letters() == []
+    assert rig.dead_letters() == []
 
 
 def test_batches_that_come_again_and_in_any_order_change_nothing(emptied: Rig, consumer: Service) -> None:
@@ -115,4 +115,4 @@ def test_batches_that_come_again_and_in_any_order_change_nothing(emptied: Rig, c
     )
 
     assert sorted(rig.rows("Singers"), key=lambda row: int(row["Id"])) == before, "sequences included"
-    assert rig.letters() == []
+    assert rig.dead_letters() == []

@@ -67,7 +67,7 @@ def test_a_retyped_column_is_followed_and_the_fixes_that_both_services_print_res
         "the changes of the new type beside the old values",
         TIMEOUT,
     )
-    assert rig.letters() == []
+    assert rig.dead_letters() == []
     assert set(states(rig, consumer).values()) == {"running"}
 
     rig.wait(lambda: ask_reader(rig, "status").code == 1, "the reader to say so", TIMEOUT)
@@ -93,4 +93,4 @@ def test_a_retyped_column_is_followed_and_the_fixes_that_both_services_print_res
 
     rig.wait(lambda: set(states(rig, consumer).values()) == {"running"}, "all tables to run", TIMEOUT)
     assert (ask_reader(rig, "status").code, ask_consumer(rig, consumer).code) == (0, 0)
-    assert rig.letters() == []
+    assert rig.dead_letters() == []

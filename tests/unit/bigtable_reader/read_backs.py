@@ -52,7 +52,7 @@ class Reading:
         self.rows = rows
         self.topic = Topic()
         self.publisher = FakePublisher(self.topic)
-        self.letters = FakeDeadLetterSink()
+        self.dead_letters = FakeDeadLetterSink()
         self.metrics = BigtableMetrics()
         self.failures: list[BaseException | None] = []
         self.held = a_held()
@@ -61,7 +61,7 @@ class Reading:
             rows,
             image_maker(),
             ConfirmedPublishing(self.publisher, self.metrics, self.failures.append),
-            DeadLettering(self.letters, VirtualClock()),
+            DeadLettering(self.dead_letters, VirtualClock()),
             self.metrics,
             ReadBackLimits(rows_at_once, readings, waiting),
         )

@@ -78,7 +78,7 @@ class Reading:
         self.stream = ScriptedStream(*answers)
         self.topic = ToyTopic(confirms=False)
         publisher = ToyPublisher(self.topic)
-        self.letters = FakeDeadLetterSink()
+        self.dead_letters = FakeDeadLetterSink()
         self.table = PartitionTable()
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10))
         self.failures: list[BaseException | None] = []
@@ -90,7 +90,7 @@ class Reading:
                 ConfirmedPublishing(publisher, BigtableMetrics(), self.failures.append),
                 outputs(images=mirror, entries=not mirror),
                 a_read_back(publisher, self.failures) if mirror else None,
-                DeadLettering(self.letters, VirtualClock()),
+                DeadLettering(self.dead_letters, VirtualClock()),
                 VirtualClock(),
                 lambda: None,
             ),
@@ -136,12 +136,12 @@ class Reading:
 
 async def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirmed() -> None:
     reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
-    reading.letters.open.clear()
+    reading.dead_letters.open.clear()
     await reading.begin()
-    assert (reading.letters.kept, reading.saved(), reading.held.prefix.watermark) == ([], None, EPOCH)
-    reading.letters.open.set()
+    assert (reading.dead_letters.kept, reading.saved(), reading.held.prefix.watermark) == ([], None, EPOCH)
+    reading.dead_letters.open.set()
     await asyncio.sleep(0.1)
-    assert (len(reading.letters.kept), reading.saved()) == (1, "h")
+    assert (len(reading.dead_letters.kept), reading.saved()) == (1, "h")
 
 
 async def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_its_place_in_between() -> None:

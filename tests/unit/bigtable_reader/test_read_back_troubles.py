@@ -18,11 +18,11 @@ async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_rea
     await reading.ask_for_each(b"a", b"b", b"\xff")
     await some_turns()
     assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
-    assert [letter.reason for letter in reading.letters.kept] == [
+    assert [one.reason for one in reading.dead_letters.kept] == [
         Reason.VALUE_DOES_NOT_FIT,
         Reason.KEY_NOT_REPRESENTABLE,
     ]
-    assert [letter.sequence for letter in reading.letters.kept] == [sequence(2), sequence(3)]
+    assert [one.sequence for one in reading.dead_letters.kept] == [sequence(2), sequence(3)]
     assert reading.held.prefix.outstanding == 0
 
 
@@ -30,13 +30,13 @@ async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_rea
 async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter(refused_by: str) -> None:
     reading = Reading(GatedRows(b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
     reading.rows.refuses = lambda row_keys: refused_by == "Bigtable" and b"b" in row_keys
-    reading.letters.open.clear()
+    reading.dead_letters.open.clear()
     await reading.ask(b"b", 1)
     await some_turns()
-    assert (reading.letters.kept, reading.held.prefix.outstanding) == ([], 1)
-    reading.letters.open.set()
+    assert (reading.dead_letters.kept, reading.held.prefix.outstanding) == ([], 1)
+    reading.dead_letters.open.set()
     await some_turns()
-    assert (len(reading.letters.kept), reading.held.prefix.outstanding) == (1, 0)
+    assert (len(reading.dead_letters.kept), reading.held.prefix.outstanding) == (1, 0)
 
 
 async def test_a_reading_that_fails_is_made_again_under_the_same_version() -> None:
@@ -116,9 +116,9 @@ async def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_b
     assert sorted(key for _op, key, _number in reading.published()) == [
         f'{{"row_key":"row {number}"}}' for number in range(9) if number != 5
     ]
-    (letter,) = reading.letters.kept
-    assert (letter.reason, letter.key) == (Reason.TOO_LARGE, '["row 5"]')
-    assert letter.sequence == sequence(6)
+    (dead_letter,) = reading.dead_letters.kept
+    assert (dead_letter.reason, dead_letter.key) == (Reason.TOO_LARGE, '["row 5"]')
+    assert dead_letter.sequence == sequence(6)
     assert reading.held.prefix.outstanding == 0
     assert reading.failures == []
 
@@ -128,10 +128,10 @@ async def test_a_row_that_no_message_can_hold_is_a_dead_letter_with_its_size_and
     await reading.ask_for_each(b"a", b"b")
     await some_turns()
     assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
-    (letter,) = reading.letters.kept
-    assert (letter.reason, letter.key, letter.sequence) == (Reason.TOO_LARGE, '["b"]', sequence(2))
-    assert letter.payload_bytes == 9_500_000
-    assert "excluded_columns" in letter.detail
+    (dead_letter,) = reading.dead_letters.kept
+    assert (dead_letter.reason, dead_letter.key, dead_letter.sequence) == (Reason.TOO_LARGE, '["b"]', sequence(2))
+    assert dead_letter.payload_bytes == 9_500_000
+    assert "excluded_columns" in dead_letter.detail
     assert reading.held.prefix.outstanding == 0
 
 
@@ -142,7 +142,7 @@ async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_dead_le
     await some_turns()
     assert [type(error) for error in reading.failures] == [ReadRefusedError]
     assert isinstance(reading.failures[0], MisconfiguredError)
-    assert reading.letters.kept == []
+    assert reading.dead_letters.kept == []
     assert reading.held.prefix.outstanding == 2
 
 

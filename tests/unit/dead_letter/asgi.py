@@ -90,8 +90,8 @@ class Api:
     def post(self, path: str, body: object, **options: Any) -> Answered:
         return self.ask("POST", path, body=body, **options)
 
-    def actions(self, letter: str) -> list[tuple[str, str]]:
-        return [(entry.action.value, entry.who) for entry in self.world.store.trail(DeadLetterId(letter))]
+    def actions(self, dead_letter: str) -> list[tuple[str, str]]:
+        return [(entry.action.value, entry.who) for entry in self.world.store.trail(DeadLetterId(dead_letter))]
 
     def ask(
         self,
@@ -159,6 +159,6 @@ READS = (
 EVERYTHING = {"dead_letters": {"everything": True}}
 
 
-def with_letters(api: Api) -> Api:
+def with_dead_letters(api: Api) -> Api:
     api.world.keep(ONE, TWO, JUNK)
     return api

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.dead_letter.asgi import Api, with_letters
+from tests.unit.dead_letter.asgi import Api, with_dead_letters
 from tests.worlds.replaying import Shell
 
 
@@ -13,4 +13,4 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
 
 @pytest.fixture
 def api() -> Api:
-    return with_letters(Api())
+    return with_dead_letters(Api())

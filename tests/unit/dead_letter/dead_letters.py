@@ -22,11 +22,11 @@ def at(instant: int) -> str:
     return format_timestamp(Nanoseconds(instant))
 
 
-def a_letter(change: Change | None = None, header: Header | None = None, **more: Any) -> DeadLetter:
+def a_dead_letter(change: Change | None = None, header: Header | None = None, **more: Any) -> DeadLetter:
     """Return a letter of one change."""
     change, header = change or a_change(), header or a_header()
     data = decode_batch(encode_batch(header, [change])).cut(0)
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         data=data,
         attributes={"source": header.source, "table": header.table, "change_count": "1"},
         ordering_key=f"{header.table}/3",
@@ -39,12 +39,12 @@ def a_letter(change: Change | None = None, header: Header | None = None, **more:
         sequence=change.sequence,
         commit_timestamp=change.commit_timestamp,
     )
-    return replace(letter, **more, identity="") if more else letter
+    return replace(dead_letter, **more, identity="") if more else dead_letter
 
 
 def junk(data: bytes = b"\x00 junk", **more: Any) -> DeadLetter:
     """Return a letter of a message that cannot be read."""
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         data=data,
         attributes={"who": "somebody"},
         ordering_key="",
@@ -53,26 +53,26 @@ def junk(data: bytes = b"\x00 junk", **more: Any) -> DeadLetter:
         failed_at=NOW,
         failed_in="cdc_consumer",
     )
-    return replace(letter, **more, identity="") if more else letter
+    return replace(dead_letter, **more, identity="") if more else dead_letter
 
 
-def stored(letter: DeadLetter | None = None, **more: Any) -> StoredDeadLetter:
+def stored(dead_letter: DeadLetter | None = None, **more: Any) -> StoredDeadLetter:
     """Return a dead letter as a store holds it: open, failed once, never replayed."""
-    letter = letter or a_letter()
+    dead_letter = dead_letter or a_dead_letter()
     fields: dict[str, Any] = {
         "state": State.OPEN,
         "group": GroupId("g"),
         "attempts": 1,
         "replays": 0,
-        "first_failed_at": letter.failed_at,
-        "last_failed_at": letter.failed_at,
-        "arrived_at": letter.failed_at,
+        "first_failed_at": dead_letter.failed_at,
+        "last_failed_at": dead_letter.failed_at,
+        "arrived_at": dead_letter.failed_at,
     }
-    return stored_of(letter, **fields | more)
+    return stored_of(dead_letter, **fields | more)
 
 
-ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))
-TWO = a_letter(
+ONE = a_dead_letter(a_change(1, sequence=10, name="Ada", seats=3))
+TWO = a_dead_letter(
     a_change(2, sequence=20), a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR
 )
 JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)

@@ -26,7 +26,7 @@ from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.fakes.effects import CrashError, Effects
 from tests.fakes.inbox import FakeInbox, FakeSubscription
 from tests.fakes.replaying import WaitedClock
-from tests.unit.dead_letter.dead_letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_dead_letter
 
 NOON: Final = Nanoseconds(1_760_000_000_000_000_000)
 
@@ -80,20 +80,20 @@ class World:
         collector = Collector(self.inbox, self.store, self.metrics, self.health, self.clock, timedelta(days=90))
         collector.run(stop)
 
-    def letters(self) -> Mapping[str, int]:
+    def dead_letters(self) -> Mapping[str, int]:
         """Return how often each letter of the store has failed."""
         found = self.store.find(Selection(), limit=1_000).dead_letters
         return {line.id: line.attempts for line in found}
 
 
 def numbered(number: int) -> DeadLetter:
-    return a_letter(a_change(number), failed_at=NOON)
+    return a_dead_letter(a_change(number), failed_at=NOON)
 
 
 def publish(world: World, *numbers: int) -> None:
     for number in numbers:
-        letter = numbered(number)
-        world.subscription.publish(letter.data, to_attributes(letter))
+        dead_letter = numbered(number)
+        world.subscription.publish(dead_letter.data, to_attributes(dead_letter))
 
 
 def names(*numbers: int) -> set[str]:
@@ -106,7 +106,7 @@ def test_what_comes_is_kept_and_then_acknowledged() -> None:
 
     world.live()
 
-    assert world.letters().keys() == names(1, 2, 3, 4)
+    assert world.dead_letters().keys() == names(1, 2, 3, 4)
     assert world.subscription.messages == {}
     assert world.store.effects.done == ["pull", "keep 3", "ack 3", "pull", "keep 1", "ack 1", "pull"]
 
@@ -120,11 +120,11 @@ def test_wherever_it_dies_every_dead_letter_is_in_the_end_there_once_with_its_at
             world.live(Effects(crash_before=crash))
             died = False
         except CrashError:
-            kept = world.letters().keys()
-            left = {to_arrival(one).letter.identity for one in world.subscription.messages.values()}
+            kept = world.dead_letters().keys()
+            left = {to_arrival(one).dead_letter.identity for one in world.subscription.messages.values()}
             assert kept | left == names(1, 2, 3, 4), "in the one or in the other, at every moment"
         world.live()
-        assert world.letters() == {numbered(1).identity: 2} | dict.fromkeys(names(2, 3, 4), 1)
+        assert world.dead_letters() == {numbered(1).identity: 2} | dict.fromkeys(names(2, 3, 4), 1)
         assert world.subscription.messages == {}
         crash += 1
     assert crash > 6
@@ -150,7 +150,7 @@ def test_any_lives_keep_every_dead_letter(numbers: list[int], crashes: list[int]
     publish(world, *waiting)
     world.live(at_once=at_once)
 
-    assert world.letters() == {numbered(number).identity: numbers.count(number) for number in set(numbers)}
+    assert world.dead_letters() == {numbered(number).identity: numbers.count(number) for number in set(numbers)}
     assert world.subscription.messages == {}
 
 
@@ -163,7 +163,7 @@ def test_nothing_is_acknowledged_while_the_store_is_unavailable_and_the_service_
     class Watching(WaitedClock):
         def now(self) -> Nanoseconds:
             seen.append(world.health.ready)
-            assert world.letters() or world.subscription.messages
+            assert world.dead_letters() or world.subscription.messages
             return NOON
 
     world.clock = Watching(NOON)
@@ -171,7 +171,7 @@ def test_nothing_is_acknowledged_while_the_store_is_unavailable_and_the_service_
 
     assert False in seen[1:], "not ready while it was away"
     assert world.health.ready, "and ready again"
-    assert world.letters().keys() == names(1)
+    assert world.dead_letters().keys() == names(1)
 
 
 def test_pubsub_unavailable_is_waited_for() -> None:
@@ -180,7 +180,7 @@ def test_pubsub_unavailable_is_waited_for() -> None:
 
     world.live(away=2)
 
-    assert world.letters().keys() == names(1)
+    assert world.dead_letters().keys() == names(1)
 
 
 def test_a_burst_is_held_a_few_at_a_time() -> None:
@@ -189,7 +189,7 @@ def test_a_burst_is_held_a_few_at_a_time() -> None:
 
     world.live(at_once=7)
 
-    assert world.letters().keys() == names(*range(500))
+    assert world.dead_letters().keys() == names(*range(500))
     assert world.inbox is not None
     assert world.inbox.most_held == 7
 
@@ -202,7 +202,7 @@ def test_a_dead_letter_that_no_store_can_take_holds_up_no_other() -> None:
     with pytest.raises(ZeroDivisionError):
         world.live()
 
-    assert world.letters().keys() == names(1, 3)
+    assert world.dead_letters().keys() == names(1, 3)
     assert list(world.subscription.messages) == ["m2", "m4"], "it ends the process, and stays where it was"
 
 
@@ -238,11 +238,11 @@ def test_settled_dead_letters_are_forgotten_when_they_are_old_and_open_ones_neve
 
     world.clock.move(timedelta(days=89))
     world.live()
-    assert world.letters().keys() == names(1, 2, 3)
+    assert world.dead_letters().keys() == names(1, 2, 3)
 
     world.clock.move(timedelta(days=2))
     world.live()
-    assert world.letters().keys() == names(3)
+    assert world.dead_letters().keys() == names(3)
 
 
 def metric(world: World, name: str, **labels: str) -> float | None:

@@ -15,7 +15,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change
-from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO, a_letter, at, junk
+from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO, a_dead_letter, at, junk
 from tests.worlds.replaying import Shell
 
 
@@ -39,11 +39,11 @@ from tests.worlds.replaying import Shell
 )
 def test_filters(shell: Shell, options: list[str], expected: list[DeadLetter]) -> None:
     shell.world.keep(ONE, TWO, JUNK)
-    assert shell.ids(*options) == {letter.identity for letter in expected}
+    assert shell.ids(*options) == {one.identity for one in expected}
 
 
 def test_groups_show_what_to_do_about_each_of_their_reasons(shell: Shell) -> None:
-    shell.world.keep(a_letter(), junk())
+    shell.world.keep(a_dead_letter(), junk())
     assert shell.run("groups") == 0
     below = shell.out.partition("\n\n")[2].splitlines()
     assert sorted(below) == [
@@ -56,10 +56,10 @@ def test_groups_show_what_to_do_about_each_of_their_reasons(shell: Shell) -> Non
 
 
 def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
-    shell.world.keep(ONE, a_letter(a_change(3)), TWO)
+    shell.world.keep(ONE, a_dead_letter(a_change(3)), TWO)
     first = shell.asked("groups")["groups"][0]
     assert (first["dead_letters"], first["table"]) == (2, "planes")
-    assert shell.ids("--group", first["id"]) == {ONE.identity, a_letter(a_change(3)).identity}
+    assert shell.ids("--group", first["id"]) == {ONE.identity, a_dead_letter(a_change(3)).identity}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_store_that_is_unavailable_or_wrong_is_reported(shell: Shell, error: E
 
 
 def test_pages_of_a_list_hold_every_dead_letter_once(shell: Shell) -> None:
-    shell.world.keep(*(a_letter(a_change(n)) for n in range(7)))
+    shell.world.keep(*(a_dead_letter(a_change(n)) for n in range(7)))
     seen: list[str] = []
     after: list[str] = []
     while True:
@@ -214,7 +214,7 @@ def test_what_is_discarded_can_be_restored(shell: Shell) -> None:
 
 
 def test_many_dead_letters_are_discarded_in_one_go(shell: Shell) -> None:
-    shell.world.keep(*(a_letter(a_change(n)) for n in range(1_203)))
+    shell.world.keep(*(a_dead_letter(a_change(n)) for n in range(1_203)))
     assert shell.asked("discard", "--all", "--why", "w")["changed"] == 1_203
     assert shell.world.states() == {State.DISCARDED: 1_203}
 
@@ -247,7 +247,7 @@ def test_an_edit_takes_the_dead_letters_place(shell: Shell, tmp_path: Path, way:
     assert '-  "name": "Ada"' in document["diff"]
     assert document["sequence"] == str(four_sections(10, 0, 0, 1))
     assert shell.ids() == {document["id"]}
-    copy = shell.world.stored(document["id"]).letter
+    copy = shell.world.stored(document["id"]).dead_letter
     assert json.loads(bytes(decode_batch(copy.data).rows[0])) == {"name": "Grace", "seats": 3}
     assert shell.world.states() == {State.OPEN: 1, State.SUPERSEDED: 1}
     assert shell.actions(ONE)[-1] is Action.EDITED
@@ -279,10 +279,10 @@ def test_an_editor_that_fails_changes_nothing(shell: Shell) -> None:
 
 
 def test_a_replay_shows_what_it_would_do_until_it_is_to_be_executed(shell: Shell) -> None:
-    old = a_letter(a_change(5, sequence=1))
+    old = a_dead_letter(a_change(5, sequence=1))
     shell.world.apply(old, 2)
     shell.world.keep(ONE, TWO, old)
-    lost = a_letter(a_change(9), data=b"{}", payload_bytes=11_000_000)
+    lost = a_dead_letter(a_change(9), data=b"{}", payload_bytes=11_000_000)
     shell.world.keep(lost)
 
     document = shell.asked("replay")
@@ -319,8 +319,8 @@ def test_a_replay_that_does_it_all_ends_with_0_and_a_second_one_finds_nothing(sh
 
 
 def test_a_replay_that_is_stopped_reports_so_and_the_next_goes_on(shell: Shell) -> None:
-    shell.world.keep(*(a_letter(a_change(n)) for n in range(20)))
-    shell.world.publisher.then = lambda _letters: shell.world.clock.request()
+    shell.world.keep(*(a_dead_letter(a_change(n)) for n in range(20)))
+    shell.world.publisher.then = lambda _dead_letters: shell.world.clock.request()
     assert shell.run("replay", "--all", "--execute", "--rate", "20", "--json") == 1
     assert "run it again" in shell.err
     document = json.loads(shell.out)

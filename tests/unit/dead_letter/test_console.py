@@ -30,23 +30,23 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Answered, Api, with_letters
-from tests.unit.dead_letter.dead_letters import JUNK, NOW, ONE, TWO, a_letter, at, junk
+from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Answered, Api, with_dead_letters
+from tests.unit.dead_letter.dead_letters import JUNK, NOW, ONE, TWO, a_dead_letter, at, junk
 from tests.worlds.console import CONSUMER, FLIGHTS, HOSTILE, SERVICES, TRAFFIC, Visit, statuses, text_of, watching
 
-LETTER = f"/dead-letters/{ONE.identity}"
+DEAD_LETTER = f"/dead-letters/{ONE.identity}"
 ACTIONS = (
     "/dead-letters/discard",
     "/dead-letters/restore",
     "/dead-letters/replays",
-    f"{LETTER}/edit",
-    f"{LETTER}/values",
+    f"{DEAD_LETTER}/edit",
+    f"{DEAD_LETTER}/values",
 )
 
 
 @pytest.fixture
 def api() -> Api:
-    return with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
+    return with_dead_letters(watching(FakeStatusPages(statuses(at(NOW)))))
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def ada(api: Api) -> Visit:
     return visit
 
 
-def group_of(api: Api, letter: DeadLetter) -> str:
-    return str(api.get(f"dead-letters/{letter.identity}").json["group"])
+def group_of(api: Api, dead_letter: DeadLetter) -> str:
+    return str(api.get(f"dead-letters/{dead_letter.identity}").json["group"])
 
 
-def state_of(api: Api, letter: DeadLetter) -> str:
-    return api.world.stored(letter.identity).state.value
+def state_of(api: Api, dead_letter: DeadLetter) -> str:
+    return api.world.stored(dead_letter.identity).state.value
 
 
 def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(api: Api) -> None:
@@ -195,7 +195,7 @@ def test_an_image_is_given_the_module_that_the_launcher_starts(name: str) -> Non
 
 def test_where_the_settings_of_services_are_known_a_command_loads_them_and_what_has_ended_shows_its_log() -> None:
     pages, launcher = FakeStatusPages(statuses(at(NOW))), Launcher(directory="it's here/up")
-    page = text_of(Visit(with_letters(watching(pages, launcher=launcher))).get("/"))
+    page = text_of(Visit(with_dead_letters(watching(pages, launcher=launcher))).get("/"))
     loads = "(. 'it'\"'\"'s here/up/"
     assert f"{loads}flights.env'; ./millrace spanner-reader snapshot airports) Copy" in page
     assert f"{loads}dead_letter.env'; ./millrace dead-letters discard --reason undecodable --why" in page
@@ -220,7 +220,7 @@ def test_this_clone_is_known_as_one() -> None:
 
 
 def test_without_services_the_page_says_how_to_watch_them(api: Api) -> None:
-    page = text_of(Visit(with_letters(Api())).get("/"))
+    page = text_of(Visit(with_dead_letters(Api())).get("/"))
     assert "CONSOLE_SERVICES" in page
     assert "2 things need attention - Pipeline" in page
     assert "Nothing needs attention" in text_of(Visit(Api()).get("/"))
@@ -240,7 +240,7 @@ def test_groups_have_counts_times_a_sparkline_and_what_to_do(api: Api) -> None:
 
 
 def test_a_group_lists_its_dead_letters_page_by_page(api: Api) -> None:
-    api.world.keep(*(a_letter(a_change(number)) for number in range(100, 160)))
+    api.world.keep(*(a_dead_letter(a_change(number)) for number in range(100, 160)))
     visit, path = Visit(api), f"/dead-letters/groups/{group_of(api, ONE)}"
     first = visit.get(path)
     second = visit.press(first, "Next page")
@@ -252,7 +252,7 @@ def test_a_group_lists_its_dead_letters_page_by_page(api: Api) -> None:
 
 
 def test_a_dead_letter_is_masked_until_a_named_visitor_asks(api: Api, ada: Visit) -> None:
-    masked = ada.get(LETTER)
+    masked = ada.get(DEAD_LETTER)
     assert b"Ada" not in masked.body
     assert b"&lt;string of 3&gt;" in masked.body
     assert api.actions(ONE.identity) == [("arrived", "collector")]
@@ -267,11 +267,11 @@ def test_a_dead_letter_is_masked_until_a_named_visitor_asks(api: Api, ada: Visit
 def test_a_dry_run_sends_nothing_and_its_button_sends_what_it_has_shown(
     api: Api, ada: Visit, of_its_group: bool
 ) -> None:
-    another = a_letter(a_change(3))
+    another = a_dead_letter(a_change(3))
     api.world.keep(another)
     meant = [ONE, another] if of_its_group else [ONE]
     sends = f"Send {len(meant)} dead letter{'s' * of_its_group}"
-    dry = ada.press(ada.get(f"/dead-letters/groups/{group_of(api, ONE)}" if of_its_group else LETTER), "Dry run")
+    dry = ada.press(ada.get(f"/dead-letters/groups/{group_of(api, ONE)}" if of_its_group else DEAD_LETTER), "Dry run")
     assert f"{len(meant)} of {len(meant)} would be sent. Nothing was sent." in text_of(dry)
     assert (api.world.publisher.published, state_of(api, ONE)) == ([], "open")
 
@@ -285,11 +285,11 @@ def test_a_dry_run_sends_nothing_and_its_button_sends_what_it_has_shown(
 
 
 def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, ada: Visit) -> None:
-    more = [a_letter(a_change(number)) for number in range(100, 160)]
+    more = [a_dead_letter(a_change(number)) for number in range(100, 160)]
     api.world.keep(*more)
     reached, go_on = threading.Event(), threading.Event()
 
-    def waits(_letters: object) -> None:
+    def waits(_dead_letters: object) -> None:
         reached.set()
         assert go_on.wait(30)
 
@@ -314,7 +314,7 @@ def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, a
 
 
 def test_a_replay_that_fails_reports_why_and_lets_the_next_one_begin(api: Api, ada: Visit) -> None:
-    failing = with_letters(Api(replay=ReplayTools(publisher=_refusing, mirrors=nullcontext)))
+    failing = with_dead_letters(Api(replay=ReplayTools(publisher=_refusing, mirrors=nullcontext)))
     visit = Visit(failing)
     visit.sign_in()
     for _again in range(6):  # more than may be under way at once
@@ -327,7 +327,7 @@ def _refusing(_stop: object) -> Any:
 
 
 def test_an_edit_shows_its_difference_first_and_is_kept_with_a_reason(api: Api, ada: Visit) -> None:
-    begun = ada.press(ada.get(LETTER), "Edit the row")
+    begun = ada.press(ada.get(DEAD_LETTER), "Edit the row")
     assert b"&#34;seats&#34;: 3" in begun.body
     assert api.actions(ONE.identity)[-1] == ("values_shown", "ada")
     row = '{"name": "Ada", "seats": 4}'.replace("}", "\r\n}")  # as a browser sends lines
@@ -345,7 +345,7 @@ def test_an_edit_shows_its_difference_first_and_is_kept_with_a_reason(api: Api, 
 
 
 def test_an_edit_that_cannot_be_is_refused_with_the_reason(ada: Visit) -> None:
-    page = ada.submit(f"{LETTER}/edit", row='{"name": "Ada", "seats": 3, "id": "9"}')
+    page = ada.submit(f"{DEAD_LETTER}/edit", row='{"name": "Ada", "seats": 3, "id": "9"}')
     assert (page.status, "is in the primary key" in text_of(page)) == (409, True)
 
 
@@ -377,7 +377,7 @@ def test_no_visitor_acts_without_a_name(api: Api, path: str) -> None:
     visit = Visit(api)
     page = visit.submit(path, letter=ONE.identity, why="x", execute="yes")
     assert (page.status, "sign in with a token" in text_of(page)) == (401, True)
-    shown = visit.get(LETTER)
+    shown = visit.get(DEAD_LETTER)
     assert "To act on dead letters, or to see values, sign in" in text_of(shown)
     assert b"<form" not in shown.body
     assert (api.actions(ONE.identity), api.world.publisher.published) == ([("arrived", "collector")], [])
@@ -440,7 +440,7 @@ def test_who_has_a_token_cannot_make_a_cookie_of_another_name(api: Api) -> None:
 
 def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None:
     tokens = [*TOKENS, *read_tokens("bob another-token-of-some-length", "the test")]
-    api = with_letters(Api(Callers(tokens=lambda: tokens, open_reads=False)))
+    api = with_dead_letters(Api(Callers(tokens=lambda: tokens, open_reads=False)))
     visit = Visit(api)
     assert visit.get("/").status == 401
     assert visit.sign_in("wrong-token-of-some-length").status == 401
@@ -455,7 +455,7 @@ def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None
     api.world.clock.move(timedelta(seconds=LASTS))
     assert visit.get("/").status == 401, "her time is over"
     visit.sign_in()
-    visit.press(visit.get(LETTER), "Sign out")
+    visit.press(visit.get(DEAD_LETTER), "Sign out")
     assert visit.get("/").status == 401
 
 
@@ -482,7 +482,7 @@ def test_reads_are_open_on_this_machine_alone() -> None:
 
 
 def test_every_page_forbids_the_browser_all_that_is_not_ours(api: Api, ada: Visit) -> None:
-    for path in ("/", "/dead-letters", LETTER, "/sign-in", "/dead-letters/no-such-letter"):
+    for path in ("/", "/dead-letters", DEAD_LETTER, "/sign-in", "/dead-letters/no-such-letter"):
         page = ada.get(path)
         policy = page.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -530,7 +530,7 @@ def hostile_documents() -> dict[str, Any]:
     return {address: spoiled(document) for address, document in statuses(at(NOW)).items()}
 
 
-def hostile_letters() -> list[DeadLetter]:
+def hostile_dead_letters() -> list[DeadLetter]:
     change = a_change(1, name=HOSTILE, seats=3)
     bad: dict[str, Any] = {
         "table": HOSTILE,
@@ -543,7 +543,7 @@ def hostile_letters() -> list[DeadLetter]:
         "attributes": {HOSTILE: HOSTILE, "table": HOSTILE, "source": HOSTILE},
     }
     return [
-        a_letter(change, **bad),
+        a_dead_letter(change, **bad),
         junk(HOSTILE.encode(), **bad | {"reason": Reason.UNEXPLAINED}),
         junk(b'{"' + b"<img src=x onerror=alert(1)>" + b'": ["<script>alert(1)</script>"]}', **bad),
     ]
@@ -553,17 +553,17 @@ def hostile_pages() -> Mapping[str, Answered]:
     """Return every page, over services and dead letters that are as hostile as can be."""
     pages = FakeStatusPages(hostile_documents(), obstacles={FLIGHTS: HOSTILE, TRAFFIC: HOSTILE})
     api = watching(pages, callers=Callers(tokens=lambda: [replace(TOKENS[0], name=HOSTILE)], open_reads=True))
-    one, *others = api.world.keep(*hostile_letters())
+    one, *others = api.world.keep(*hostile_dead_letters())
     visit = Visit(api)
     found = {"signed in": visit.sign_in()}
     found |= {path: visit.get(path) for path in ("/", "/dead-letters")}
     found["any state"] = visit.get("/dead-letters", state="any")
-    for letter in (one, *others):
-        found[f"{letter} masked"] = visit.get(f"/dead-letters/{letter}")
-        found[f"{letter} shown"] = visit.submit(f"/dead-letters/{letter}/values")
-        group = str(api.get(f"dead-letters/{letter}").json["group"])
-        found[f"{letter} group"] = visit.get(f"/dead-letters/groups/{group}")
-        found[f"{letter} dry"] = visit.submit("/dead-letters/replays", letter=letter)
+    for dead_letter in (one, *others):
+        found[f"{dead_letter} masked"] = visit.get(f"/dead-letters/{dead_letter}")
+        found[f"{dead_letter} shown"] = visit.submit(f"/dead-letters/{dead_letter}/values")
+        group = str(api.get(f"dead-letters/{dead_letter}").json["group"])
+        found[f"{dead_letter} group"] = visit.get(f"/dead-letters/groups/{group}")
+        found[f"{dead_letter} dry"] = visit.submit("/dead-letters/replays", letter=dead_letter)
     found["edit"] = visit.submit(f"/dead-letters/{one}/edit")
     row = '{"name": "' + HOSTILE.replace('"', "'").replace("\x00", "").replace("\x1b", "") + '"}'
     found["difference"] = visit.submit(f"/dead-letters/{one}/edit", row=row, why=HOSTILE)
@@ -579,7 +579,7 @@ def hostile_pages() -> Mapping[str, Answered]:
 def test_hostile_values_are_harmless_wherever_they_are_shown() -> None:
     pages = hostile_pages()
 
-    plain = _Parsed(Visit(with_letters(Api())).get("/dead-letters").body)
+    plain = _Parsed(Visit(with_dead_letters(Api())).get("/dead-letters").body)
     for name, page in pages.items():
         assert page.status in (200, 404), name
         parsed = _Parsed(page.body)
@@ -611,7 +611,7 @@ def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:
 
 
 def test_a_dead_letter_and_its_group_name_the_code_and_where_it_is_explained() -> None:
-    api = with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
+    api = with_dead_letters(watching(FakeStatusPages(statuses(at(NOW)))))
     (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).dead_letters
     for path in (f"/dead-letters/{line.id}", f"/dead-letters/groups/{line.group}"):
         page = text_of(Visit(api).get(path))

@@ -17,7 +17,7 @@ from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
-from tests.unit.dead_letter.dead_letters import a_letter, junk
+from tests.unit.dead_letter.dead_letters import a_dead_letter, junk
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -27,19 +27,19 @@ json_values = st.recursive(
 rows = st.fixed_dictionaries({}, optional={"name": json_values, "seats": json_values})
 
 
-def row_of(letter: DeadLetter) -> Any:
-    return json.loads(bytes(decode_batch(letter.data).rows[0]))
+def row_of(dead_letter: DeadLetter) -> Any:
+    return json.loads(bytes(decode_batch(dead_letter.data).rows[0]))
 
 
 def with_row(row: bytes) -> DeadLetter:
     """Return a letter whose row is this text."""
-    letter = a_letter()
-    return a_letter(data=letter.data.replace(b'{"name": "name 1"}', row))
+    dead_letter = a_dead_letter()
+    return a_dead_letter(data=dead_letter.data.replace(b'{"name": "name 1"}', row))
 
 
 def test_one_column_gets_another_value_and_the_diff_reports_so() -> None:
-    letter = a_letter(a_change(7, sequence=5, name="a", seats="many"))
-    edit = edited(letter, with_columns(letter, {"seats": '"12"'}))
+    dead_letter = a_dead_letter(a_change(7, sequence=5, name="a", seats="many"))
+    edit = edited(dead_letter, with_columns(dead_letter, {"seats": '"12"'}))
 
     assert row_of(edit.copy) == {"name": "a", "seats": "12"}
     assert edit.copy.sequence == str(four_sections(5, 0, 0, 1))
@@ -47,28 +47,28 @@ def test_one_column_gets_another_value_and_the_diff_reports_so() -> None:
 
 
 def test_the_copy_is_the_dead_letter_that_the_consumer_would_make_of_it() -> None:
-    letter = a_letter(a_change(7, sequence=5, seats="many"))
-    copy = edited(letter, with_columns(letter, {"seats": '"still many"'})).copy
+    dead_letter = a_dead_letter(a_change(7, sequence=5, seats="many"))
+    copy = edited(dead_letter, with_columns(dead_letter, {"seats": '"still many"'})).copy
     batch = decode_batch(copy.data)
     failed = poison_change(0, batch, 0, Reason.REFUSED_BY_BIGQUERY, "why")
-    again = a_letter(
+    again = a_dead_letter(
         data=batch.cut(0), table=failed.table, key=failed.key, sequence=failed.sequence, reason=failed.reason
     )
     assert again.identity == copy.identity
-    assert copy.identity != letter.identity
+    assert copy.identity != dead_letter.identity
 
 
 def test_values_that_are_not_edited_keep_their_text() -> None:
-    letter = with_row(b'{"name": 1.50e3, "seats": 12345678901234567890.10}')
-    edit = edited(letter, with_columns(letter, {"name": "null"}))
+    dead_letter = with_row(b'{"name": 1.50e3, "seats": 12345678901234567890.10}')
+    edit = edited(dead_letter, with_columns(dead_letter, {"name": "null"}))
     assert bytes(decode_batch(edit.copy.data).rows[0]) == b'{"name":null,"seats":12345678901234567890.10}'
 
 
 def test_a_row_is_one_column_a_line_to_be_edited_and_comes_back_on_one_line() -> None:
-    letter = a_letter(a_change(1, name="a", seats={"deep": [1, 2]}))
-    text = row_text(letter)
+    dead_letter = a_dead_letter(a_change(1, name="a", seats={"deep": [1, 2]}))
+    text = row_text(dead_letter)
     assert text == '{\n  "name": "a",\n  "seats": {"deep":[1,2]}\n}\n'
-    edit = edited(letter, text.replace('"a"', '"b"').replace("[1,2]", "[\n1,\n2]"))
+    edit = edited(dead_letter, text.replace('"a"', '"b"').replace("[1,2]", "[\n1,\n2]"))
     assert bytes(decode_batch(edit.copy.data).rows[0]) == b'{"name":"b","seats":{"deep":[1,2]}}'
 
 
@@ -88,33 +88,33 @@ def test_a_row_is_one_column_a_line_to_be_edited_and_comes_back_on_one_line() ->
 )
 def test_what_is_no_row_of_the_table_is_refused(row: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        edited(a_letter(), row)
+        edited(a_dead_letter(), row)
 
 
 @pytest.mark.parametrize(
-    ("letter", "message"),
+    ("dead_letter", "message"),
     [
         (junk(), "cannot be read"),
         (junk(b'{"rows":[{}]}'), "cannot be read"),
-        (a_letter(data=b"{}", payload_bytes=9), "could not be kept"),
-        (a_letter(data=encode_batch(a_header(), [a_change(1), a_change(2)])), "2 changes"),
-        (a_letter(data=encode_batch(a_header(), [])), "0 changes"),
-        (a_letter(a_change(op="DELETE")), "no row"),
-        (a_letter(msgspec.structs.replace(a_change(), sequence="zero")), "no later revision"),
-        (a_letter(msgspec.structs.replace(a_change(), sequence="0/0/0/FFFFFFFFFFFFFFFF")), "no later revision"),
+        (a_dead_letter(data=b"{}", payload_bytes=9), "could not be kept"),
+        (a_dead_letter(data=encode_batch(a_header(), [a_change(1), a_change(2)])), "2 changes"),
+        (a_dead_letter(data=encode_batch(a_header(), [])), "0 changes"),
+        (a_dead_letter(a_change(op="DELETE")), "no row"),
+        (a_dead_letter(msgspec.structs.replace(a_change(), sequence="zero")), "no later revision"),
+        (a_dead_letter(msgspec.structs.replace(a_change(), sequence="0/0/0/FFFFFFFFFFFFFFFF")), "no later revision"),
     ],
 )
-def test_what_cannot_be_edited_reports_what_can_be_done(letter: DeadLetter, message: str) -> None:
+def test_what_cannot_be_edited_reports_what_can_be_done(dead_letter: DeadLetter, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        edited(letter, "{}")
+        edited(dead_letter, "{}")
     with pytest.raises(ValueError, match=message):
-        row_text(letter)
+        row_text(dead_letter)
 
 
 @pytest.mark.parametrize("text", ["", "twelve", "{", "1 2", '"\udc80"'])
 def test_a_value_that_is_not_json_is_refused_by_its_column(text: str) -> None:
     with pytest.raises(ValueError, match="column seats: not JSON"):
-        with_columns(a_letter(), {"seats": text})
+        with_columns(a_dead_letter(), {"seats": text})
 
 
 @given(rows, rows, st.lists(st.integers(0, (1 << 64) - 2), min_size=1, max_size=4))
@@ -123,11 +123,11 @@ def test_an_edit_is_of_the_same_row_with_the_row_that_was_asked_for_and_wins(
 ) -> None:
     sequence = "/".join(f"{section:X}" for section in sections)
     change = msgspec.structs.replace(a_change(7), row=json.dumps(before), sequence=sequence)
-    letter = a_letter(change)
+    dead_letter = a_dead_letter(change)
     if json.dumps(before) == json.dumps(after):
         return
-    copy = edited(letter, json.dumps(after)).copy
-    was, now = decode_batch(letter.data), decode_batch(copy.data)
+    copy = edited(dead_letter, json.dumps(after)).copy
+    was, now = decode_batch(dead_letter.data), decode_batch(copy.data)
 
     assert json.loads(bytes(now.rows[0])) == after
     assert b"\n" not in bytes(now.rows[0])
@@ -141,16 +141,16 @@ def test_an_edit_is_of_the_same_row_with_the_row_that_was_asked_for_and_wins(
     assert parse_sequence(copy.sequence).sections == (*full[:3], full[3] + 1)
     assert is_newer(copy.sequence, str(ChangeSequenceNumber(full)))
     assert not is_newer(copy.sequence, str(ChangeSequenceNumber((*full[:3], full[3] + 1))))
-    assert (copy.attributes, copy.ordering_key) == (letter.attributes, letter.ordering_key)
+    assert (copy.attributes, copy.ordering_key) == (dead_letter.attributes, dead_letter.ordering_key)
     assert now.cut(0) == copy.data
 
 
 def test_an_edit_loses_to_the_change_that_its_reader_has_published_again_in_its_place() -> None:
-    first = a_letter(a_change(1, sequence=5, name="a"))
+    first = a_dead_letter(a_change(1, sequence=5, name="a"))
     again = published_again(a_change(1, sequence=5, name="b"), 1)
     edit = edited(first, '{"name":"c"}').copy
     edit_of_edit = edited(edit, '{"name":"d"}').copy
 
     assert is_newer(again.sequence, edit_of_edit.sequence)
-    assert is_newer(edited(a_letter(again), '{"name":"e"}').copy.sequence, again.sequence)
+    assert is_newer(edited(a_dead_letter(again), '{"name":"e"}').copy.sequence, again.sequence)
     assert is_newer(published_again(again, 2).sequence, again.sequence)

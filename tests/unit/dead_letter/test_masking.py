@@ -13,7 +13,7 @@ from shared.contracts.change_batch import encode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
-from tests.unit.dead_letter.dead_letters import a_letter, junk
+from tests.unit.dead_letter.dead_letters import a_dead_letter, junk
 
 ONE_DIGIT = "<number of 1 digits>"
 json_values = st.recursive(
@@ -23,13 +23,13 @@ json_values = st.recursive(
 )
 
 
-def document(letter: DeadLetter, *, values: bool) -> Any:
-    return json.loads(msgspec.json.encode(payload(letter, values=values)))
+def document(dead_letter: DeadLetter, *, values: bool) -> Any:
+    return json.loads(msgspec.json.encode(payload(dead_letter, values=values)))
 
 
 def test_a_row_is_shown_by_its_structure_and_its_key_and_place_as_they_are() -> None:
-    letter = a_letter(a_change(7, name="Spirit", seats=None, weight=12.5, tags={"a": ["x", True], "b": []}))
-    shown = document(letter, values=False)
+    dead_letter = a_dead_letter(a_change(7, name="Spirit", seats=None, weight=12.5, tags={"a": ["x", True], "b": []}))
+    shown = document(dead_letter, values=False)
 
     assert shown["kind"] == "change_batch"
     assert shown["header"]["table"] == "planes"
@@ -46,14 +46,14 @@ def test_a_row_is_shown_by_its_structure_and_its_key_and_place_as_they_are() -> 
 
 
 def test_values_are_shown_digit_for_digit_to_whom_asks() -> None:
-    letter = a_letter(a_change(7, name="Spirit"))
-    letter = a_letter(data=letter.data.replace(b'"Spirit"', b"1.2345678901234567890e2"))
-    assert b'"name": 1.2345678901234567890e2' in msgspec.json.encode(payload(letter, values=True))
+    dead_letter = a_dead_letter(a_change(7, name="Spirit"))
+    dead_letter = a_dead_letter(data=dead_letter.data.replace(b'"Spirit"', b"1.2345678901234567890e2"))
+    assert b'"name": 1.2345678901234567890e2' in msgspec.json.encode(payload(dead_letter, values=True))
 
 
 def test_of_a_long_message_the_first_changes_are_shown_and_the_rest_counted() -> None:
-    letter = a_letter(data=encode_batch(a_header(), [a_change(n) for n in range(25)]), sequence="")
-    shown = document(letter, values=False)
+    dead_letter = a_dead_letter(data=encode_batch(a_header(), [a_change(n) for n in range(25)]), sequence="")
+    shown = document(dead_letter, values=False)
     assert (len(shown["changes"]), shown["more_changes"]) == (20, 5)
 
 
@@ -72,14 +72,14 @@ def test_what_is_no_change_batch_is_shown_by_what_it_is(data: bytes, expected: o
 
 
 def test_what_could_not_be_kept_reports_its_size() -> None:
-    letter = a_letter(data=b'{"id":"secret"}', payload_bytes=11_000_000)
-    assert payload(letter, values=False) == {"kind": "left_out", "payload_bytes": 11_000_000}
+    dead_letter = a_dead_letter(data=b'{"id":"secret"}', payload_bytes=11_000_000)
+    assert payload(dead_letter, values=False) == {"kind": "left_out", "payload_bytes": 11_000_000}
 
 
 def test_of_foreign_attributes_the_names_are_shown() -> None:
-    letter = a_letter(attributes={"table": "planes", "replay_of": "x", "user": "ada"})
-    assert attributes(letter, values=False) == {"table": "planes", "replay_of": "x", "user": "<string of 3>"}
-    assert attributes(letter, values=True) == letter.attributes
+    dead_letter = a_dead_letter(attributes={"table": "planes", "replay_of": "x", "user": "ada"})
+    assert attributes(dead_letter, values=False) == {"table": "planes", "replay_of": "x", "user": "<string of 3>"}
+    assert attributes(dead_letter, values=True) == dead_letter.attributes
 
 
 def test_what_bigquery_quotes_is_not_shown() -> None:
@@ -107,6 +107,6 @@ def test_nothing_but_structure_is_left_of_any_value(value: object) -> None:
 
 @given(st.text(min_size=3, alphabet="abcdefg"), json_values)
 def test_two_rows_of_one_structure_cannot_be_told_apart(text: str, rest: object) -> None:
-    one, other = (a_letter(a_change(1, name=name, rest=rest)) for name in (text, text[::-1].upper()))
+    one, other = (a_dead_letter(a_change(1, name=name, rest=rest)) for name in (text, text[::-1].upper()))
     assert document(one, values=False) == document(other, values=False)
     assert text not in json.dumps(document(one, values=False)["changes"][0]["row"]["name"])

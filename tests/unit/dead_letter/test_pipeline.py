@@ -8,7 +8,7 @@ from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.wiring.connections import pipeline_named
 from shared.contracts.errors import MisconfiguredError
-from tests.unit.dead_letter.dead_letters import a_letter
+from tests.unit.dead_letter.dead_letters import a_dead_letter
 from tests.worlds.replaying import Shell
 
 OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")
@@ -16,19 +16,19 @@ STAGING = "projects/p/topics/staging"
 
 
 def test_the_first_replay_reports_which_topic_it_is(shell: Shell) -> None:
-    shell.world.keep(a_letter())
+    shell.world.keep(a_dead_letter())
     assert shell.run("replay", "--all", "--execute") == 0
     assert shell.world.store.pipeline() == Pipeline(topic=shell.world.publisher.topic)
 
 
 def test_a_replay_that_only_shows_reports_nothing_of_the_topic(shell: Shell) -> None:
-    shell.world.keep(a_letter())
+    shell.world.keep(a_dead_letter())
     assert shell.run("replay", "--all") == 0
     assert shell.world.store.pipeline() == Pipeline()
 
 
 def test_a_replay_to_another_topic_sends_nothing_and_reports_both_and_the_fix(shell: Shell) -> None:
-    shell.world.keep(a_letter())
+    shell.world.keep(a_dead_letter())
     shell.world.store.join(OURS)
     shell.world.publisher.topic = STAGING
 

@@ -20,7 +20,7 @@ from shared.contracts.safe_age import SAFE_AGE
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.builders import COMMITTED, a_change, a_header
-from tests.unit.dead_letter.dead_letters import NOW, a_letter, junk, stored
+from tests.unit.dead_letter.dead_letters import NOW, a_dead_letter, junk, stored
 
 COMMIT = parse_timestamp(COMMITTED)
 LATE = Nanoseconds(COMMIT // 1_000 * 1_000 + SAFE_AGE // timedelta(microseconds=1) * 1_000 + 1_000)
@@ -41,15 +41,15 @@ def committed(at: str, op: Op = "UPSERT") -> Change:
 
 
 def judged(
-    letter: StoredDeadLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS
+    kept: StoredDeadLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS
 ) -> PlannedReplay:
     held = {} if applied is None else {ROW: str(four_sections(applied))}
-    return judge(letter, content_of(letter.letter), held, now, terms)
+    return judge(kept, content_of(kept.dead_letter), held, now, terms)
 
 
 def test_a_dead_letter_reports_of_which_row_it_is_and_how_old() -> None:
-    assert content_of(a_letter()) == DeadLetterContent(ROW, str(four_sections(1)), COMMIT // 1_000)
-    assert content_of(a_letter(a_change(op="DELETE"))) == DeadLetterContent(ROW, str(four_sections(1)), None)
+    assert content_of(a_dead_letter()) == DeadLetterContent(ROW, str(four_sections(1)), COMMIT // 1_000)
+    assert content_of(a_dead_letter(a_change(op="DELETE"))) == DeadLetterContent(ROW, str(four_sections(1)), None)
 
 
 @pytest.mark.parametrize("content", ["changes", "images"])
@@ -57,19 +57,19 @@ def test_a_whole_message_is_of_no_one_row_and_as_old_as_its_oldest_upsert(conten
     header = header_of(content)
     old, new = "2020-01-01T00:00:00Z", COMMITTED
     changes = [committed(new), committed(old), committed("1999-01-01T00:00:00Z", op="DELETE")]
-    letter = a_letter(data=encode_batch(header, changes), sequence="", key="")
+    dead_letter = a_dead_letter(data=encode_batch(header, changes), sequence="", key="")
 
-    assert content_of(letter) == DeadLetterContent(None, "", parse_timestamp(old) // 1_000)
+    assert content_of(dead_letter) == DeadLetterContent(None, "", parse_timestamp(old) // 1_000)
 
 
 def test_a_message_of_one_change_that_was_not_applied_in_time_is_superseded_like_any_other() -> None:
-    forwarded = a_letter(a_change(sequence=5), sequence="", key="", reason=Reason.NOT_APPLIED_IN_TIME)
+    forwarded = a_dead_letter(a_change(sequence=5), sequence="", key="", reason=Reason.NOT_APPLIED_IN_TIME)
     assert judged(stored(forwarded), 6).verdict is Verdict.SUPERSEDED
     assert judged(stored(forwarded), 5).verdict is Verdict.SEND
 
 
 def test_entries_of_a_change_log_are_neither_superseded_nor_too_old() -> None:
-    assert content_of(a_letter(header=header_of("entries"))) == DeadLetterContent()
+    assert content_of(a_dead_letter(header=header_of("entries"))) == DeadLetterContent()
 
 
 def test_what_cannot_be_read_is_sent_as_it_is() -> None:
@@ -88,7 +88,7 @@ def test_a_dead_letter_is_sent_unless_something_speaks_against_it() -> None:
 
 @pytest.mark.parametrize(("applied", "verdict"), [(6, Verdict.SUPERSEDED), (5, Verdict.SEND), (4, Verdict.SEND)])
 def test_a_dead_letter_is_superseded_by_what_is_newer_only(applied: int, verdict: Verdict) -> None:
-    planned = judged(stored(a_letter(a_change(sequence=5))), applied)
+    planned = judged(stored(a_dead_letter(a_change(sequence=5))), applied)
     assert planned.verdict is verdict
     assert (str(four_sections(applied)) in planned.why) == (verdict is Verdict.SUPERSEDED)
 
@@ -101,25 +101,25 @@ def test_an_upsert_is_too_old_at_the_moment_at_which_the_consumer_finds_so(now: 
 
 
 def test_a_delete_is_never_too_old_and_a_forced_upsert_neither() -> None:
-    assert judged(stored(a_letter(a_change(op="DELETE"))), now=LATE).verdict is Verdict.SEND
+    assert judged(stored(a_dead_letter(a_change(op="DELETE"))), now=LATE).verdict is Verdict.SEND
     assert judged(stored(), now=LATE, terms=replace(TERMS, force=True)).verdict is Verdict.SEND
 
 
 @pytest.mark.parametrize(
-    ("letter", "now", "forced"),
+    ("dead_letter", "now", "forced"),
     [
-        (a_letter(), NOW, False),
-        (a_letter(), LATE, True),
-        (a_letter(), Nanoseconds(LATE - 3_599 * 1_000_000_000), True),
-        (a_letter(), Nanoseconds(LATE - 3_601 * 1_000_000_000), False),
-        (a_letter(a_change(op="DELETE")), LATE, False),
+        (a_dead_letter(), NOW, False),
+        (a_dead_letter(), LATE, True),
+        (a_dead_letter(), Nanoseconds(LATE - 3_599 * 1_000_000_000), True),
+        (a_dead_letter(), Nanoseconds(LATE - 3_601 * 1_000_000_000), False),
+        (a_dead_letter(a_change(op="DELETE")), LATE, False),
         (junk(), NOW, True),
     ],
     ids=["new", "too old", "too old in an hour", "not so in an hour", "a delete", "not understood"],
 )
-def test_only_what_needs_it_is_marked_as_forced(letter: DeadLetter, now: Nanoseconds, forced: bool) -> None:
-    assert judged(stored(letter), now=now, terms=replace(TERMS, force=True)).forced is forced
-    assert not judged(stored(letter), now=now).forced
+def test_only_what_needs_it_is_marked_as_forced(dead_letter: DeadLetter, now: Nanoseconds, forced: bool) -> None:
+    assert judged(stored(dead_letter), now=now, terms=replace(TERMS, force=True)).forced is forced
+    assert not judged(stored(dead_letter), now=now).forced
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_a_dead_letter_replayed_in_vain_so_often_waits_for_a_person(terms: Terms
 
 
 def test_a_dead_letter_without_its_bytes_cannot_be_sent_and_reports_the_fix() -> None:
-    letter = stored(a_letter(data=b'{"id":"1"}', payload_bytes=11_000_000))
-    planned = judged(letter, terms=replace(TERMS, force=True, named=True))
+    dead_letter = stored(a_dead_letter(data=b'{"id":"1"}', payload_bytes=11_000_000))
+    planned = judged(dead_letter, terms=replace(TERMS, force=True, named=True))
     assert planned.verdict is Verdict.NO_PAYLOAD
     assert "write the row once more at its source" in planned.why
 
@@ -161,8 +161,8 @@ def test_a_dead_letter_without_its_bytes_cannot_be_sent_and_reports_the_fix() ->
     [("other", NOW + 1, Verdict.CLAIMED), ("other", NOW, Verdict.SEND), ("ours", NOW + 1, Verdict.SEND)],
 )
 def test_a_dead_letter_of_another_replay_is_its_until_its_claim_ends(holder: str, until: int, verdict: Verdict) -> None:
-    letter = stored(claimed_by=ReplayId(holder), claimed_until=Nanoseconds(until))
-    assert judged(letter, terms=replace(TERMS, force=True)).verdict is verdict
+    dead_letter = stored(claimed_by=ReplayId(holder), claimed_until=Nanoseconds(until))
+    assert judged(dead_letter, terms=replace(TERMS, force=True)).verdict is verdict
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.OPEN])
@@ -172,9 +172,9 @@ def test_only_open_dead_letters_are_sent(state: State) -> None:
     assert "restore" in planned.why
 
 
-letters = st.builds(
+dead_letters = st.builds(
     lambda sequence, op, state, replays, holder, until, lost: stored(
-        a_letter(a_change(sequence=sequence, op=op), payload_bytes=9 if lost else None),
+        a_dead_letter(a_change(sequence=sequence, op=op), payload_bytes=9 if lost else None),
         state=state,
         replays=replays,
         claimed_by=holder,
@@ -191,30 +191,30 @@ letters = st.builds(
 times = st.sampled_from([NOW, LATE])
 
 
-@given(letters, st.none() | st.integers(0, 5), times, st.booleans(), st.booleans())
+@given(dead_letters, st.none() | st.integers(0, 5), times, st.booleans(), st.booleans())
 def test_what_is_sent_is_open_whole_free_and_nothing_newer_is_applied(
-    letter: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool, force: bool
+    kept: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool, force: bool
 ) -> None:
     terms = Terms(replay=ReplayId("ours"), max_replays=3, named=named, force=force)
-    planned = judged(letter, applied, now, terms)
+    planned = judged(kept, applied, now, terms)
 
     assert (planned.why == "") == (planned.verdict is Verdict.SEND)
     if planned.verdict is Verdict.SEND:
-        assert letter.state is State.OPEN
-        assert not letter.without_payload
-        assert letter.claimed_by != "other" or (letter.claimed_until or 0) <= now
-        assert applied is None or str(four_sections(applied)) <= letter.letter.sequence
-        assert named or force or letter.replays < 3
-        assert force or now < LATE or b"DELETE" in letter.letter.data
+        assert kept.state is State.OPEN
+        assert not kept.without_payload
+        assert kept.claimed_by != "other" or (kept.claimed_until or 0) <= now
+        assert applied is None or str(four_sections(applied)) <= kept.dead_letter.sequence
+        assert named or force or kept.replays < 3
+        assert force or now < LATE or b"DELETE" in kept.dead_letter.data
 
 
-@given(letters, st.none() | st.integers(0, 5), times, st.booleans())
+@given(dead_letters, st.none() | st.integers(0, 5), times, st.booleans())
 def test_force_changes_only_what_is_too_old_or_waits(
-    letter: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool
+    kept: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool
 ) -> None:
     terms = replace(TERMS, named=named)
-    plain = judged(letter, applied, now, terms)
-    forced = judged(letter, applied, now, replace(terms, force=True))
+    plain = judged(kept, applied, now, terms)
+    forced = judged(kept, applied, now, replace(terms, force=True))
     if plain.verdict in (Verdict.TOO_OLD, Verdict.WAITS):
         assert forced.verdict is Verdict.SEND
     else:

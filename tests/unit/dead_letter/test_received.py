@@ -30,45 +30,47 @@ FORWARDED: Final = {
 
 def received(data: bytes, attributes: Mapping[str, str], ordering_key: str = "") -> DeadLetter:
     """Return what a message of the dead-letter topic becomes."""
-    return to_arrival(Received(data, attributes, ordering_key, "1", AT, "")).letter
+    return to_arrival(Received(data, attributes, ordering_key, "1", AT, "")).dead_letter
 
 
-def failed_again(letter: DeadLetter, forced: bool = False) -> DeadLetter:
+def failed_again(sent: DeadLetter, forced: bool = False) -> DeadLetter:
     """Return what comes of a letter that is replayed and fails as it did before."""
-    replayed = dict(letter.attributes) | {REPLAY_OF: letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
-    again = replace(letter, attributes=replayed, failed_at=AT, reason=Reason.BAD_CHANGE, detail="again", identity="")
-    return received(letter.data, to_attributes(again), "")
+    replayed = dict(sent.attributes) | {REPLAY_OF: sent.identity} | ({REPLAY_FORCED: "true"} if forced else {})
+    again = replace(sent, attributes=replayed, failed_at=AT, reason=Reason.BAD_CHANGE, detail="again", identity="")
+    return received(sent.data, to_attributes(again), "")
 
 
 @pytest.mark.parametrize("reason", Reason)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_dead_letter_of_any_reason_comes_as_it_was_sent(reason: Reason, whole: bool) -> None:
-    letter = replace(a_letter(), reason=reason, identity="")
+    sent = replace(a_dead_letter(), reason=reason, identity="")
     if whole:
-        letter = replace(letter, table="", key="", sequence="", commit_timestamp="", identity="")
+        sent = replace(sent, table="", key="", sequence="", commit_timestamp="", identity="")
 
-    assert received(letter.data, to_attributes(letter)) == letter
+    assert received(sent.data, to_attributes(sent)) == sent
 
 
 def test_a_message_at_pubsubs_own_limit_keeps_the_name_that_its_sender_gave_it() -> None:
-    letter = replace(a_letter(), data=b"x" * 9_899_000, attributes={f"a{i}": "v" * 20 for i in range(99)}, identity="")
-    message = dead_letter_message(letter)
+    sent = replace(
+        a_dead_letter(), data=b"x" * 9_899_000, attributes={f"a{i}": "v" * 20 for i in range(99)}, identity=""
+    )
+    message = dead_letter_message(sent)
 
     found = received(message.data, dict(message.attributes))
 
-    assert found.identity == letter.identity
+    assert found.identity == sent.identity
     assert found.payload_bytes == 9_899_000
 
 
 def test_what_pubsub_forwards_was_not_applied_in_time_and_reports_after_how_many_deliveries() -> None:
-    letter = received(BATCH, {"table": "planes", "source": "s"} | FORWARDED, "planes/3")
+    found = received(BATCH, {"table": "planes", "source": "s"} | FORWARDED, "planes/3")
 
-    assert letter.reason is Reason.NOT_APPLIED_IN_TIME
-    assert "100 times by subscription millrace-bigquery of project shop" in letter.detail
-    assert (letter.data, letter.ordering_key) == (BATCH, "planes/3")
-    assert letter.attributes == {"table": "planes", "source": "s"}, "as it was published, for the replay"
-    assert (letter.table, letter.key, letter.commit_timestamp) == ("planes", "[7]", COMMITTED)
-    assert letter.sequence == a_change(7).sequence
+    assert found.reason is Reason.NOT_APPLIED_IN_TIME
+    assert "100 times by subscription millrace-bigquery of project shop" in found.detail
+    assert (found.data, found.ordering_key) == (BATCH, "planes/3")
+    assert found.attributes == {"table": "planes", "source": "s"}, "as it was published, for the replay"
+    assert (found.table, found.key, found.commit_timestamp) == ("planes", "[7]", COMMITTED)
+    assert found.sequence == a_change(7).sequence
 
 
 def test_the_subscription_may_come_as_a_full_name_and_a_count_may_lack() -> None:
@@ -89,11 +91,11 @@ def test_the_subscription_may_come_as_a_full_name_and_a_count_may_lack() -> None
     ],
 )
 def test_what_is_forwarded_and_cannot_be_one_change_stays_a_whole_message(data: bytes, table: str) -> None:
-    letter = received(data, FORWARDED)
+    found = received(data, FORWARDED)
 
     assert data != BATCH
-    assert (letter.reason, letter.data) == (Reason.NOT_APPLIED_IN_TIME, data)
-    assert (letter.table, letter.key, letter.sequence) == (table, "", "")
+    assert (found.reason, found.data) == (Reason.NOT_APPLIED_IN_TIME, data)
+    assert (found.table, found.key, found.sequence) == (table, "", "")
 
 
 def test_what_is_forwarded_twice_is_one_dead_letter() -> None:
@@ -111,12 +113,12 @@ def test_a_forwarded_change_is_the_dead_letter_that_the_consumer_makes_of_it() -
 
 
 def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
-    letter = received(b"\xff\x00junk", {"who": "knows"}, "somewhere")
+    found = received(b"\xff\x00junk", {"who": "knows"}, "somewhere")
 
-    assert letter.reason is Reason.UNEXPLAINED
-    assert (letter.data, letter.attributes, letter.ordering_key) == (b"\xff\x00junk", {"who": "knows"}, "somewhere")
-    assert letter.failed_at == AT
-    assert "another program published it to the dead-letter topic" in letter.detail
+    assert found.reason is Reason.UNEXPLAINED
+    assert (found.data, found.attributes, found.ordering_key) == (b"\xff\x00junk", {"who": "knows"}, "somewhere")
+    assert found.failed_at == AT
+    assert "another program published it to the dead-letter topic" in found.detail
 
 
 @pytest.mark.parametrize(
@@ -134,32 +136,32 @@ def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
 def test_a_dead_letter_that_is_not_understood_keeps_what_it_says_of_itself(
     attribute: str, value: str, detail: str
 ) -> None:
-    letter = a_letter()
+    sent = a_dead_letter()
 
-    found = received(letter.data, to_attributes(letter) | {attribute: value})
+    found = received(sent.data, to_attributes(sent) | {attribute: value})
 
     assert found.reason is Reason.UNEXPLAINED
     assert detail in found.detail
-    assert letter.detail in found.detail
-    assert found.identity == letter.identity, "once it is understood, it is the same letter"
-    assert (found.data, found.attributes, found.ordering_key) == (letter.data, letter.attributes, letter.ordering_key)
-    assert (found.table, found.key, found.sequence) == (letter.table, letter.key, letter.sequence)
+    assert sent.detail in found.detail
+    assert found.identity == sent.identity, "once it is understood, it is the same letter"
+    assert (found.data, found.attributes, found.ordering_key) == (sent.data, sent.attributes, sent.ordering_key)
+    assert (found.table, found.key, found.sequence) == (sent.table, sent.key, sent.sequence)
 
 
 @pytest.mark.parametrize("missing", ["dead_letter_reason", "dead_letter_identity", "dead_letter_failed_at"])
 def test_so_does_one_that_does_not_say_all(missing: str) -> None:
-    letter = a_letter()
-    attributes = to_attributes(letter)
+    sent = a_dead_letter()
+    attributes = to_attributes(sent)
     del attributes[missing]
 
-    found = received(letter.data, attributes)
+    found = received(sent.data, attributes)
 
-    assert (found.reason, found.identity) == (Reason.UNEXPLAINED, letter.identity)
+    assert (found.reason, found.identity) == (Reason.UNEXPLAINED, sent.identity)
 
 
 def test_a_dead_letter_cannot_take_the_name_of_another() -> None:
     """As an attempt of that other one, its own bytes would be lost."""
-    taken, other = a_letter(), replace(a_letter(), key="[8]", identity="")
+    taken, other = a_dead_letter(), replace(a_dead_letter(), key="[8]", identity="")
 
     found = received(other.data, to_attributes(other) | {"dead_letter_identity": taken.identity})
 
@@ -206,18 +208,18 @@ PAYLOADS: Final = st.one_of(
 def test_any_message_becomes_a_dead_letter_and_failing_again_after_a_replay_it_is_the_same(
     data: bytes, attributes: Mapping[str, str], ordering_key: str, forced: bool
 ) -> None:
-    letter = received(data, attributes, ordering_key)
+    found = received(data, attributes, ordering_key)
 
-    assert letter.data == data
-    assert letter.identity
-    left_out = attributes.keys() - letter.attributes.keys()
-    assert letter.attributes == {name: value for name, value in attributes.items() if name not in left_out}
+    assert found.data == data
+    assert found.identity
+    left_out = attributes.keys() - found.attributes.keys()
+    assert found.attributes == {name: value for name, value in attributes.items() if name not in left_out}
     assert all(name.startswith(("dead_letter_", "CloudPubSubDeadLetterSource")) for name in left_out)
-    assert abs(letter.failed_at) < 1 << 63
-    assert letter.payload_bytes is None or 0 <= letter.payload_bytes < 1 << 63
-    assert received(data, attributes, ordering_key) == letter
-    if letter.identity != attributes.get("dead_letter_identity"):  # else somebody may have made that name up
-        assert failed_again(letter, forced).identity == letter.identity
+    assert abs(found.failed_at) < 1 << 63
+    assert found.payload_bytes is None or 0 <= found.payload_bytes < 1 << 63
+    assert received(data, attributes, ordering_key) == found
+    if found.identity != attributes.get("dead_letter_identity"):  # else somebody may have made that name up
+        assert failed_again(found, forced).identity == found.identity
 
 
 @given(st.lists(st.builds(a_change, st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=3), st.data())
@@ -226,12 +228,12 @@ def test_a_change_that_the_consumer_cuts_out_keeps_its_name(changes: list[object
     index = data.draw(st.integers(0, len(changes) - 1))
     first = by_the_consumer(batch, {"table": "planes"}, "planes/3", index)
 
-    letter = received(first.data, to_attributes(first))
-    second = by_the_consumer(letter.data, dict(letter.attributes) | {REPLAY_OF: letter.identity}, letter.ordering_key)
-    forwarded = received(letter.data, dict(letter.attributes) | {REPLAY_OF: letter.identity} | FORWARDED, "planes/3")
+    found = received(first.data, to_attributes(first))
+    second = by_the_consumer(found.data, dict(found.attributes) | {REPLAY_OF: found.identity}, found.ordering_key)
+    forwarded = received(found.data, dict(found.attributes) | {REPLAY_OF: found.identity} | FORWARDED, "planes/3")
 
-    assert received(second.data, to_attributes(second)).identity == letter.identity
-    assert forwarded.identity == letter.identity
+    assert received(second.data, to_attributes(second)).identity == found.identity
+    assert forwarded.identity == found.identity
 
 
 def by_the_consumer(data: bytes, attributes: Mapping[str, str], ordering_key: str, index: int = 0) -> DeadLetter:
@@ -253,6 +255,6 @@ def by_the_consumer(data: bytes, attributes: Mapping[str, str], ordering_key: st
     )
 
 
-def a_letter() -> DeadLetter:
+def a_dead_letter() -> DeadLetter:
     """Return a change that did not fit, as a letter."""
     return by_the_consumer(BATCH, {"table": "planes", "change_count": "1"}, "planes/3")

@@ -19,7 +19,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.safe_age import SAFE_AGE
 from tests.builders import a_change
 from tests.fakes.effects import CrashError, Effects
-from tests.unit.dead_letter.dead_letters import NOW, a_letter, junk
+from tests.unit.dead_letter.dead_letters import NOW, a_dead_letter, junk
 from tests.worlds.replaying import OPEN, World
 
 
@@ -29,7 +29,7 @@ def world() -> World:
 
 
 def test_a_dry_run_changes_nothing_and_reports_what_would_be(world: World) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(3)), junk())
+    world.keep(*(a_dead_letter(a_change(n)) for n in range(3)), junk())
     outcome = world.replay(execute=False)
 
     assert outcome.verdicts == {Verdict.SEND: 4}
@@ -44,8 +44,8 @@ def test_a_dry_run_changes_nothing_and_reports_what_would_be(world: World) -> No
 
 
 def test_dead_letters_go_out_by_key_then_sequence_and_are_reported_as_replayed(world: World) -> None:
-    letters = [a_letter(a_change(key, sequence=sequence)) for key, sequence in ((2, 1), (1, 9), (1, 3))]
-    world.keep(*letters)
+    dead_letters = [a_dead_letter(a_change(key, sequence=sequence)) for key, sequence in ((2, 1), (1, 9), (1, 3))]
+    world.keep(*dead_letters)
     outcome = world.replay()
 
     assert [(one.key, one.sequence) for one in world.publisher.published] == [
@@ -55,22 +55,22 @@ def test_dead_letters_go_out_by_key_then_sequence_and_are_reported_as_replayed(w
     ]
     assert (outcome.sent, outcome.left_open) == (3, 0)
     assert world.states() == {State.REPLAYED: 3}
-    last = world.store.trail(DeadLetterId(letters[0].identity))[-1]
+    last = world.store.trail(DeadLetterId(dead_letters[0].identity))[-1]
     assert (last.action, last.who, last.more) == (Action.REPLAYED, "ada", {"replay": outcome.replay})
 
 
 def test_the_second_replay_of_everything_finds_nothing(world: World) -> None:
-    world.keep(a_letter(), junk())
+    world.keep(a_dead_letter(), junk())
     assert world.replay().sent == 2
     assert world.replay().verdicts == {}
     assert len(world.publisher.published) == 2
 
 
 def test_what_the_mirror_has_something_newer_of_is_closed_and_not_sent(world: World) -> None:
-    old, same = a_letter(a_change(1, sequence=3)), a_letter(a_change(2, sequence=3))
+    old, same = a_dead_letter(a_change(1, sequence=3)), a_dead_letter(a_change(2, sequence=3))
     world.keep(old, same)
-    for letter, applied in ((old, 4), (same, 3)):
-        world.apply(letter, applied)
+    for dead_letter, applied in ((old, 4), (same, 3)):
+        world.apply(dead_letter, applied)
 
     assert world.replay(execute=False).verdicts == {Verdict.SUPERSEDED: 1, Verdict.SEND: 1}
     assert world.states() == {State.OPEN: 2}
@@ -85,10 +85,10 @@ def test_what_the_mirror_has_something_newer_of_is_closed_and_not_sent(world: Wo
 
 def test_what_is_too_old_is_sent_when_it_is_forced_and_reports_so(world: World) -> None:
     world.clock.move(SAFE_AGE)
-    world.keep(a_letter())
+    world.keep(a_dead_letter())
     outcome = world.replay()
     assert (outcome.verdicts, outcome.sent, outcome.left_open) == ({Verdict.TOO_OLD: 1}, 0, 1)
-    world.keep(a_letter(a_change(2, op="DELETE")))
+    world.keep(a_dead_letter(a_change(2, op="DELETE")))
     assert world.replay(force=True).sent == 2
     assert dict(zip((one.key for one in world.publisher.published), world.publisher.forced, strict=True)) == {
         "[1]": True,
@@ -97,11 +97,11 @@ def test_what_is_too_old_is_sent_when_it_is_forced_and_reports_so(world: World) 
 
 
 def test_a_dead_letter_that_fails_every_time_waits_for_a_person(world: World) -> None:
-    letter = a_letter()
-    (identity,) = world.keep(letter)
+    dead_letter = a_dead_letter()
+    (identity,) = world.keep(dead_letter)
     for _ in range(3):
         assert world.replay().sent == 1
-        world.keep(letter)
+        world.keep(dead_letter)
     stored = world.stored(identity)
     assert (stored.attempts, stored.replays, stored.state) == (4, 3, State.OPEN)
 
@@ -111,8 +111,8 @@ def test_a_dead_letter_that_fails_every_time_waits_for_a_person(world: World) ->
 
 
 def test_one_that_fails_before_it_is_reported_as_replayed_stays_open(world: World) -> None:
-    letter = a_letter()
-    (identity,) = world.keep(letter)
+    dead_letter = a_dead_letter()
+    (identity,) = world.keep(dead_letter)
     world.publisher.then = world.keep_again
     outcome = world.replay()
 
@@ -122,7 +122,7 @@ def test_one_that_fails_before_it_is_reported_as_replayed_stays_open(world: Worl
 
 
 def test_no_more_dead_letters_are_sent_than_the_limit(world: World) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(5)))
+    world.keep(*(a_dead_letter(a_change(n)) for n in range(5)))
     outcome = world.replay(limit=2)
     assert (outcome.sent, outcome.verdicts, outcome.left_open) == (2, {Verdict.SEND: 2}, 0)
     assert world.states() == {State.OPEN: 3, State.REPLAYED: 2}
@@ -131,16 +131,16 @@ def test_no_more_dead_letters_are_sent_than_the_limit(world: World) -> None:
 
 @pytest.mark.parametrize(("rate", "seconds"), [(10.0, 1.8), (100.0, 0), (0.5, 38), (7.0, 19 / 7)])
 def test_dead_letters_go_no_faster_than_the_rate(world: World, rate: float, seconds: float) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(20)))
+    world.keep(*(a_dead_letter(a_change(n)) for n in range(20)))
     assert world.replay(rate=rate).sent == 20
     assert (world.clock.now() - NOW) / 1e9 == pytest.approx(seconds)
 
 
 def test_a_replay_so_slow_that_its_claims_would_run_out_keeps_them(world: World) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(20)))
+    world.keep(*(a_dead_letter(a_change(n)) for n in range(20)))
     others: list[int] = []
 
-    def look(_letters: Sequence[DeadLetter]) -> None:
+    def look(_dead_letters: Sequence[DeadLetter]) -> None:
         still = [one.id for one in world.store.in_replay_order(OPEN)]
         others.append(len(world.store.claim(still, ReplayId("other"), world.clock.now(), timedelta(0))))
 
@@ -152,8 +152,8 @@ def test_a_replay_so_slow_that_its_claims_would_run_out_keeps_them(world: World)
 
 
 def test_a_stop_ends_the_replay_behind_what_is_under_way_and_lets_the_rest_go(world: World) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(20)))
-    world.publisher.then = lambda _letters: world.clock.request()
+    world.keep(*(a_dead_letter(a_change(n)) for n in range(20)))
+    world.publisher.then = lambda _dead_letters: world.clock.request()
     outcome = world.replay(rate=20.0)
 
     assert (outcome.stopped, outcome.sent, outcome.left_open) == (True, 5, 15)
@@ -162,7 +162,7 @@ def test_a_stop_ends_the_replay_behind_what_is_under_way_and_lets_the_rest_go(wo
 
 
 def test_pubsub_unavailable_leaves_everything_open_and_free(world: World) -> None:
-    world.keep(a_letter(a_change(1)), a_letter(a_change(2)))
+    world.keep(a_dead_letter(a_change(1)), a_dead_letter(a_change(2)))
     world.publisher.away = 1
     with pytest.raises(TransientError):
         world.replay()
@@ -171,7 +171,7 @@ def test_pubsub_unavailable_leaves_everything_open_and_free(world: World) -> Non
 
 
 def test_two_replays_at_once_send_no_dead_letter_twice(world: World) -> None:
-    world.keep(*(a_letter(a_change(n)) for n in range(2_000)))
+    world.keep(*(a_dead_letter(a_change(n)) for n in range(2_000)))
     outcomes: list[Outcome] = []
     threads = [threading.Thread(target=lambda: outcomes.append(world.replay())) for _ in range(4)]
     for thread in threads:
@@ -192,13 +192,13 @@ def test_killed_anywhere_and_run_again_every_dead_letter_is_sent_and_none_is_los
     sent: list[tuple[int, int]], newer: set[int], step: int, rate: float | None
 ) -> None:
     world = World()
-    letters = [a_letter(a_change(key, sequence=sequence)) for key, sequence in sent]
-    world.keep(*letters)
-    superseded = {letter.identity for (key, _), letter in zip(sent, letters, strict=True) if key in newer}
-    for letter in letters:
-        if letter.identity in superseded:
-            world.apply(letter, 99)
-    wanted = {letter.identity for letter in letters} - superseded
+    dead_letters = [a_dead_letter(a_change(key, sequence=sequence)) for key, sequence in sent]
+    world.keep(*dead_letters)
+    superseded = {one.identity for (key, _), one in zip(sent, dead_letters, strict=True) if key in newer}
+    for dead_letter in dead_letters:
+        if dead_letter.identity in superseded:
+            world.apply(dead_letter, 99)
+    wanted = {one.identity for one in dead_letters} - superseded
     try:
         world.replay(Effects(crash_before=step), rate=rate)
     except CrashError:
@@ -215,7 +215,7 @@ def test_killed_anywhere_and_run_again_every_dead_letter_is_sent_and_none_is_los
 
 
 def test_a_killed_replay_holds_its_dead_letters_no_longer_than_its_lease(world: World) -> None:
-    world.keep(a_letter())
+    world.keep(a_dead_letter())
     with pytest.raises(CrashError):
         world.replay(Effects(crash_before=1))
     assert world.replay().verdicts == {Verdict.CLAIMED: 1}
@@ -224,7 +224,7 @@ def test_a_killed_replay_holds_its_dead_letters_no_longer_than_its_lease(world: 
 
 
 def test_what_a_replay_held_that_is_dead_for_certain_is_sent_at_once(world: World) -> None:
-    (identity,) = world.keep(a_letter())
+    (identity,) = world.keep(a_dead_letter())
     with pytest.raises(CrashError):
         world.replay(Effects(crash_before=1))
     holder = world.stored(identity).claimed_by

@@ -16,7 +16,7 @@ from shared.pubsub.stubs import PublishResponse
 from shared.runtime.stop import Stop
 from tests.builders import a_change
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
-from tests.unit.dead_letter.dead_letters import a_letter, junk
+from tests.unit.dead_letter.dead_letters import a_dead_letter, junk
 
 TOPIC = "projects/p/topics/t"
 
@@ -37,9 +37,9 @@ class Topic:
             raise FakeRpcError(code)
         return PublishResponse(message_ids=[str(n) for n in range(len(request.messages))])
 
-    def publish(self, *letters: DeadLetter, forced: bool = False) -> None:
+    def publish(self, *dead_letters: DeadLetter, forced: bool = False) -> None:
         publisher = PubsubReplayPublisher(self.channel, TOPIC, Stop(), budget=timedelta(seconds=5))
-        publisher.publish(letters, [DeadLetterId(one.identity) for one in letters] if forced else [])
+        publisher.publish(dead_letters, [DeadLetterId(one.identity) for one in dead_letters] if forced else [])
 
 
 @pytest.fixture
@@ -51,18 +51,18 @@ def topic() -> Topic:
 def test_a_replay_is_the_dead_letter_as_it_came_and_whose_it_is(
     topic: Topic, forced: bool, mark: dict[str, str]
 ) -> None:
-    letter = a_letter()
-    topic.publish(letter, forced=forced)
+    dead_letter = a_dead_letter()
+    topic.publish(dead_letter, forced=forced)
 
     (request,) = topic.requests
     assert request.topic == TOPIC
     (message,) = request.messages
-    assert (message.data, message.ordering_key) == (letter.data, letter.ordering_key)
-    assert dict(message.attributes) == dict(letter.attributes) | {"replay_of": letter.identity} | mark
+    assert (message.data, message.ordering_key) == (dead_letter.data, dead_letter.ordering_key)
+    assert dict(message.attributes) == dict(dead_letter.attributes) | {"replay_of": dead_letter.identity} | mark
 
 
 def test_what_could_not_be_confirmed_is_published_again_and_the_rest_is_not(topic: Topic) -> None:
-    one, two = a_letter(a_change(1), ordering_key="planes/1"), a_letter(a_change(2), ordering_key="planes/2")
+    one, two = a_dead_letter(a_change(1), ordering_key="planes/1"), a_dead_letter(a_change(2), ordering_key="planes/2")
     topic.failing = {1: grpc.StatusCode.UNAVAILABLE}
     topic.publish(one, two)
     assert [message.ordering_key for message in topic.messages] == ["planes/1", "planes/2", "planes/1"]
@@ -71,13 +71,13 @@ def test_what_could_not_be_confirmed_is_published_again_and_the_rest_is_not(topi
 def test_a_topic_that_is_not_there_reports_so(topic: Topic) -> None:
     topic.failing = {1: grpc.StatusCode.NOT_FOUND}
     with pytest.raises(MisconfiguredError, match="does not exist"):
-        topic.publish(a_letter())
+        topic.publish(a_dead_letter())
 
 
 def test_a_topic_that_stays_unavailable_is_given_up(topic: Topic) -> None:
     topic.failing = dict.fromkeys(range(1, 1_000), grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(TransientError):
-        PubsubReplayPublisher(topic.channel, TOPIC, Stop(), timedelta(0)).publish([a_letter()], [])
+        PubsubReplayPublisher(topic.channel, TOPIC, Stop(), timedelta(0)).publish([a_dead_letter()], [])
 
 
 def test_a_request_stays_below_the_limits_of_pubsub(topic: Topic) -> None:
@@ -91,14 +91,14 @@ keyed = st.lists(st.tuples(st.sampled_from(["", "a/1", "a/2", "b/1"]), st.intege
 
 
 @given(keyed, st.dictionaries(st.integers(1, 5), st.just(grpc.StatusCode.UNAVAILABLE), max_size=2))
-def test_keys_keep_their_order_in_failures(letters: list[tuple[str, int]], failing: dict[int, grpc.StatusCode]) -> None:
+def test_keys_keep_their_order_in_failures(sent: list[tuple[str, int]], failing: dict[int, grpc.StatusCode]) -> None:
     topic = Topic()
     topic.failing = failing
-    topic.publish(*(junk(str(n).encode(), ordering_key=key) for key, n in letters))
+    topic.publish(*(junk(str(n).encode(), ordering_key=key) for key, n in sent))
 
     assert all(len({message.ordering_key for message in request.messages}) == 1 for request in topic.requests)
-    for key in {key for key, _n in letters}:
-        wanted = [str(n).encode() for each, n in letters if each == key]
+    for key in {key for key, _n in sent}:
+        wanted = [str(n).encode() for each, n in sent if each == key]
         requests = [
             [m.data for m in request.messages] for request in topic.requests if request.messages[0].ordering_key == key
         ]

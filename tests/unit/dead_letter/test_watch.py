@@ -8,7 +8,7 @@ from services.dead_letter.commands.app import NOT_DONE, WRONG
 from services.dead_letter.core.statuses import WatchedService
 from shared.contracts.errors import TransientError
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.dead_letters import NOW, a_letter, at
+from tests.unit.dead_letter.dead_letters import NOW, a_dead_letter, at
 from tests.worlds.console import HOSTILE, SERVICES, TRAFFIC, statuses
 from tests.worlds.replaying import Shell
 
@@ -33,7 +33,7 @@ def watch(shell: Shell, pages: FakeStatusPages, **services: str) -> int:
 
 
 def test_what_needs_attention_comes_first_with_its_command_then_sources_and_tables(shell: Shell) -> None:
-    shell.world.keep(a_letter())
+    shell.world.keep(a_dead_letter())
     assert watch(shell, FakeStatusPages(statuses(at(NOW)))) == NOT_DONE
 
     lines = shell.out[shell.out.index("4 things need attention\n") :].splitlines()

@@ -17,8 +17,8 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
-from tests.unit.dead_letter.asgi import EVERYTHING, READS, TOKEN, TOKENS, WRITES, Api, with_letters
-from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO, a_letter, at
+from tests.unit.dead_letter.asgi import EVERYTHING, READS, TOKEN, TOKENS, WRITES, Api, with_dead_letters
+from tests.unit.dead_letter.dead_letters import JUNK, ONE, TWO, a_dead_letter, at
 
 
 def ids(api: Api, **filters: Any) -> set[str]:
@@ -80,7 +80,7 @@ def test_a_dead_letter_is_shown_masked_and_with_values_to_who_is_named_in_the_tr
 
 @pytest.mark.parametrize("callers", [None, Callers(open_reads=True)])
 def test_values_are_shown_to_no_visitor_without_a_name_and_nothing_is_written_then(callers: Callers | None) -> None:
-    api = with_letters(Api(callers))
+    api = with_dead_letters(Api(callers))
     answered = api.get(f"dead-letters/{ONE.identity}", values="true", token=None)
 
     assert (answered.status, b"Ada" in answered.body) == (403 if callers else 401, False)
@@ -90,9 +90,9 @@ def test_values_are_shown_to_no_visitor_without_a_name_and_nothing_is_written_th
 
 def test_digits_come_through_as_they_are_in_the_dead_letter_and_in_an_edit(api: Api) -> None:
     exact = '{"price":0.12345678901234567890,"id_of":12345678901234567890123}'
-    letter = a_letter(a_change(9))
-    data = letter.data.replace(bytes(decode_batch(letter.data).rows[0]), exact.encode())
-    (identity,) = api.world.keep(a_letter(a_change(9), data=data))
+    dead_letter = a_dead_letter(a_change(9))
+    data = dead_letter.data.replace(bytes(decode_batch(dead_letter.data).rows[0]), exact.encode())
+    (identity,) = api.world.keep(a_dead_letter(a_change(9), data=data))
     assert exact.encode() in api.get(f"dead-letters/{identity}", values="true").body.replace(b" ", b"")
 
     body = b'{"why": "too long", "set": {"price": 1.000000000000000000009}}'
@@ -134,7 +134,7 @@ def test_an_edit_takes_the_dead_letters_place(api: Api) -> None:
     copy = api.world.stored(answered.json["id"])
 
     assert copy.edit_of == ONE.identity == answered.json["edit_of"]
-    assert json.loads(bytes(decode_batch(copy.letter.data).rows[0])) == {"name": "Ada", "seats": 4}
+    assert json.loads(bytes(decode_batch(copy.dead_letter.data).rows[0])) == {"name": "Ada", "seats": 4}
     assert api.actions(ONE.identity)[1:] == [("edited", "ada")]
     again = api.post(f"dead-letters/{ONE.identity}/edit", {"why": "x", "row": {"name": "Bob"}})
     assert (again.status, copy.id in again.message) == (409, True)
@@ -160,7 +160,7 @@ def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: A
 
 def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -> None:
     registry = CollectorRegistry()
-    api = with_letters(Api(metrics=ApiMetrics(registry)))
+    api = with_dead_letters(Api(metrics=ApiMetrics(registry)))
 
     def counted() -> dict[str, float]:
         results = (verdict.value for verdict in Verdict if verdict is not Verdict.SEND)
@@ -168,7 +168,7 @@ def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -
             result: registry.get_sample_value("millrace_dead_letter_replayed_total", {"result": result}) or 0
             for result in ("sent", *results)
         }
-        return {result: letters for result, letters in found.items() if letters}
+        return {result: count for result, count in found.items() if count}
 
     api.post("replays", EVERYTHING)
     assert counted() == {}
@@ -179,7 +179,7 @@ def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -
 
 
 def test_a_replay_that_takes_too_long_ends_where_it_is_and_goes_on_when_asked_again() -> None:
-    slow = with_letters(Api(limits=WebLimits(longest=timedelta(milliseconds=50))))
+    slow = with_dead_letters(Api(limits=WebLimits(longest=timedelta(milliseconds=50))))
     order = EVERYTHING | {"execute": True, "rate": 0.1}
     stopped = slow.post("replays", order).json
     assert (stopped["stopped"], stopped["sent"], stopped["left_open"]) == (True, 1, 2)
@@ -212,7 +212,7 @@ def test_who_writes_brings_a_token_that_is_good(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("path", WRITES)
 def test_where_no_token_is_set_writing_is_refused_and_the_setting_is_named(path: str) -> None:
-    answered = with_letters(Api(Callers(open_reads=True))).post(path, EVERYTHING)
+    answered = with_dead_letters(Api(Callers(open_reads=True))).post(path, EVERYTHING)
     assert answered.status == 403
     for setting in ("API_TOKEN", "API_TOKEN_FILE", "IAP_AUDIENCE"):
         assert setting in answered.message
@@ -220,7 +220,7 @@ def test_where_no_token_is_set_writing_is_refused_and_the_setting_is_named(path:
 
 @pytest.mark.parametrize("path", READS)
 def test_reads_are_open_to_this_machine_alone(path: str) -> None:
-    api, closed = with_letters(Api()), with_letters(Api(Callers(tokens=lambda: TOKENS)))
+    api, closed = with_dead_letters(Api()), with_dead_letters(Api(Callers(tokens=lambda: TOKENS)))
     for host in ("127.0.0.1:8083", "localhost", "[::1]:8083", "[::1]"):
         assert api.get(path, token=None, host=host).status == 200
     assert api.get(path, token=None, host="evil.example:8083").status == 401
@@ -245,7 +245,7 @@ class Proxy:
 
 
 def test_the_proxys_word_names_who_writes() -> None:
-    api = with_letters(Api(Callers(proxy=Proxy())))
+    api = with_dead_letters(Api(Callers(proxy=Proxy())))
     good, bad = {ASSERTION: "ada's word"}, {ASSERTION: "eve's word"}
     body = EVERYTHING | {"why": "x"}
 

@@ -19,8 +19,8 @@ from services.dead_letter.web.tools import EXPORTS_AT_ONCE
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
-from tests.unit.dead_letter.asgi import Api, with_letters
-from tests.unit.dead_letter.dead_letters import JUNK, NOW, ONE, TWO, a_letter
+from tests.unit.dead_letter.asgi import Api, with_dead_letters
+from tests.unit.dead_letter.dead_letters import JUNK, NOW, ONE, TWO, a_dead_letter
 
 
 def lines(api: Api, **query: Any) -> list[Any]:
@@ -38,7 +38,7 @@ def test_an_export_has_a_dead_letter_a_line_in_replay_order_as_the_command_write
 
 
 def test_an_export_of_more_than_is_read_at_once_is_whole(api: Api) -> None:
-    more = api.world.keep(*(a_letter(a_change(number)) for number in range(100, 1_300)))
+    more = api.world.keep(*(a_dead_letter(a_change(number)) for number in range(100, 1_300)))
     assert {one["id"] for one in lines(api)} == {*more, *(one.identity for one in (ONE, TWO, JUNK))}
 
 
@@ -54,7 +54,7 @@ def test_with_values_it_has_the_very_bytes_and_the_trail_reports_who_has_them(ap
     assert (base64.b64decode(line["data"]), line["masked"]) == (ONE.data, False)
     assert api.actions(ONE.identity)[-1] == ("exported", "ada")
     assert api.get("export", token=None, values=True).status == 401
-    assert with_letters(Api(Callers(open_reads=True))).get("export", token=None, values=True).status == 403
+    assert with_dead_letters(Api(Callers(open_reads=True))).get("export", token=None, values=True).status == 403
 
 
 def test_the_head_of_an_export_hands_nothing_out_and_writes_nothing_down(api: Api) -> None:
@@ -80,8 +80,8 @@ class Breaking(FakeDeadLetterStore):
 def breaking(after: int) -> Api:
     """Return the API over a store of more letters than are read at once, which is away after so many."""
     store = Breaking(after)
-    some = [a_letter(a_change(number, name="Ada")) for number in range(1_200)]
-    store.keep([Arrival(letter=letter, message_id=letter.identity) for letter in some], NOW)
+    some = [a_dead_letter(a_change(number, name="Ada")) for number in range(1_200)]
+    store.keep([Arrival(dead_letter=one, message_id=one.identity) for one in some], NOW)
     return Api(store=store)
 
 
@@ -112,7 +112,7 @@ def test_more_exports_than_the_service_does_at_once_are_asked_to_come_again_and_
 
 def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_makes_a_label() -> None:
     registry = CollectorRegistry()
-    api = with_letters(Api(metrics=ApiMetrics(registry)))
+    api = with_dead_letters(Api(metrics=ApiMetrics(registry)))
     for path in (
         "dead-letters",
         f"dead-letters/{ONE.identity}",

@@ -45,7 +45,7 @@ def test_a_wrong_parameter_is_refused_by_its_name_and_its_value_is_not_said_agai
 
 
 @pytest.mark.parametrize(
-    "letters",
+    "dead_letters",
     [
         {},
         {"state": ["open"]},
@@ -57,9 +57,9 @@ def test_a_wrong_parameter_is_refused_by_its_name_and_its_value_is_not_said_agai
     ],
 )
 @pytest.mark.parametrize("path", ["discard", "restore", "replays"])
-def test_no_empty_filter_means_every_dead_letter(api: Api, path: str, letters: Any) -> None:
+def test_no_empty_filter_means_every_dead_letter(api: Api, path: str, dead_letters: Any) -> None:
     why = {} if path == "replays" else {"why": "x"}
-    answered = api.post(path, {"dead_letters": letters} | why)
+    answered = api.post(path, {"dead_letters": dead_letters} | why)
     assert (answered.status, "everything" in answered.message) == (422, True)
 
 

@@ -183,10 +183,10 @@ def test_an_image_is_the_target_of_its_name() -> None:
 def test_consumer_and_dead_letter_service_are_given_what_make_run_gives_them() -> None:
     flow = Flow(**FLOW)
     of_consumer = flow.consumer_environment(Path("/var/lib/millrace/checkpoint"))
-    of_letters = flow.dead_letter_environment(Path("/var/lib/millrace/dead_letters.sqlite3"))
+    of_dead_letter = flow.dead_letter_environment(Path("/var/lib/millrace/dead_letters.sqlite3"))
     dockerfile = (ROOT / "deploy/Dockerfile").read_text()
-    assert f"DATABASE={of_letters.pop('DATABASE')}\n" in dockerfile
-    for service, expected in (("cdc_consumer", of_consumer), ("dead_letter", of_letters)):
+    assert f"DATABASE={of_dead_letter.pop('DATABASE')}\n" in dockerfile
+    for service, expected in (("cdc_consumer", of_consumer), ("dead_letter", of_dead_letter)):
         values = environment(service)
         assert {key: _short(values[key]) for key in expected} == {key: _short(value) for key, value in expected.items()}
 

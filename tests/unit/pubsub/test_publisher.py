@@ -38,10 +38,10 @@ class World:
         self.stop = Stop()
         usual: Any = FakeAsyncChannel()
         self.channel: Any = usual if channel is None else channel
-        self.letters = FakeAsyncChannel()
-        letters: Any = self.letters  # duck-typed: a stub is all that is asked of a channel
+        self.dead_letters = FakeAsyncChannel()
+        dead_letters: Any = self.dead_letters  # duck-typed: a stub is all that is asked of a channel
         monotonic = options.get("monotonic", time.monotonic)
-        keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
+        keeper = AsyncDeadLetterPublisher(dead_letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
         hooks = {name: options.pop(name) for name in ("clock", "monotonic", "confirmed", "took") if name in options}
         self.publisher = BatchPublisher(
             self.channel,
@@ -226,12 +226,12 @@ async def test_a_publisher_reports_so_once_publishing_has_failed_for_a_while_and
 async def test_a_publisher_is_not_ready_while_the_topic_of_its_dead_letters_fails() -> None:
     world = World(monotonic=asyncio.get_running_loop().time)
     async with world.publisher:
-        world.letters.failures = [UNAVAILABLE] * 1_000
+        world.dead_letters.failures = [UNAVAILABLE] * 1_000
         too_large = await world.publisher.publish(a_header(), [("k", a_change(1, name="x" * 9_100_000))])
         await asyncio.sleep(NOT_READY_AFTER.total_seconds() + 1)
         await (await world.publish("k", 2))
         assert world.publisher.why_not_ready() == "publishing to projects/p/topics/dead has failed for 31 s"
-        world.letters.failures = []
+        world.dead_letters.failures = []
         await too_large
         assert world.publisher.why_not_ready() == ""
 
@@ -356,27 +356,27 @@ async def test_closing_does_not_wait_for_ever_without_a_stop() -> None:
 
 async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_future_resolves() -> None:
     world = World()
-    world.letters.open.clear()
+    world.dead_letters.open.clear()
     large = a_change(7, sequence=9, name="x" * 9_100_000)
     async with world.publisher:
         future = await world.publisher.publish(a_header(), [("planes/3", a_change(1)), ("planes/3", large)])
         await turns()
         assert len(world.confirmed()) == 1
         assert not future.done()
-        world.letters.open.set()
+        world.dead_letters.open.set()
         await future
-    (message,) = world.letters.confirmed[0].messages
-    letter = from_message(message.data, dict(message.attributes))
+    (message,) = world.dead_letters.confirmed[0].messages
+    kept = from_message(message.data, dict(message.attributes))
 
-    assert (letter.data, letter.reason, letter.payload_bytes) == (b'{"id": "7"}', Reason.TOO_LARGE, large.size())
-    assert (letter.table, letter.key, letter.sequence) == ("planes", "[7]", large.sequence)
-    assert (letter.ordering_key, letter.commit_timestamp) == ("planes/3", large.commit_timestamp)
-    assert letter.attributes["table"] == "planes"
+    assert (kept.data, kept.reason, kept.payload_bytes) == (b'{"id": "7"}', Reason.TOO_LARGE, large.size())
+    assert (kept.table, kept.key, kept.sequence) == ("planes", "[7]", large.sequence)
+    assert (kept.ordering_key, kept.commit_timestamp) == ("planes/3", large.commit_timestamp)
+    assert kept.attributes["table"] == "planes"
 
 
 async def test_while_the_dead_letter_topic_is_unavailable_no_values_of_oversized_changes_stay_in_memory() -> None:
     world = World(outstanding_bytes=100_000)
-    world.letters.open.clear()
+    world.dead_letters.open.clear()
     tracemalloc.start()
     try:
         async with world.publisher:
@@ -389,30 +389,30 @@ async def test_while_the_dead_letter_topic_is_unavailable_no_values_of_oversized
             in_memory, _peak = tracemalloc.get_traced_memory()
             counted = world.publisher.outstanding_bytes
             assert in_memory < 9_100_000
-            world.letters.open.set()
+            world.dead_letters.open.set()
             await asyncio.gather(*futures)
             assert world.publisher.outstanding_bytes == 0
     finally:
         tracemalloc.stop()
     assert counted > 20 * 1_000
-    assert [len(request.messages) for request in world.letters.confirmed] == [20]  # all that waits, at once
+    assert [len(request.messages) for request in world.dead_letters.confirmed] == [20]  # all that waits, at once
 
 
 async def test_oversized_changes_that_wait_for_their_dead_letters_take_room_from_others() -> None:
     world = World(outstanding_bytes=1)
-    world.letters.open.clear()
+    world.dead_letters.open.clear()
     async with world.publisher:
         await world.publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
         waiting = asyncio.create_task(world.publish("planes/3", 1))
         await turns()
         assert not waiting.done()
-        world.letters.open.set()
+        world.dead_letters.open.set()
         await (await waiting)
 
 
 async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:
     world = World()
-    world.letters.failures = [grpc.StatusCode.NOT_FOUND]
+    world.dead_letters.failures = [grpc.StatusCode.NOT_FOUND]
     async with world.publisher:
         future = await world.publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
         with pytest.raises(MisconfiguredError):

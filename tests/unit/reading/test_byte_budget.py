@@ -78,10 +78,10 @@ def test_what_is_read_and_not_confirmed_stays_within_the_budget_and_a_stuck_key_
     async def scenario() -> None:
         channel: Any = SlowChannel(stuck=STUCK)
         stop = Stop()
-        letters: Any = AsyncDeadLetterPublisher(channel, "projects/p/topics/dead", stop)
+        dead_letters: Any = AsyncDeadLetterPublisher(channel, "projects/p/topics/dead", stop)
         budget = ByteBudget(most // 2)
         options = PublisherOptions(failed_in="a test", outstanding_bytes=most // 2, last_chance=timedelta(0))
-        async with BatchPublisher(channel, "projects/p/topics/t", letters, stop, options) as publisher:
+        async with BatchPublisher(channel, "projects/p/topics/t", dead_letters, stop, options) as publisher:
             stuck = asyncio.create_task(Partition(budget, publisher, STUCK, [3_000] * 100).run())
             others = [
                 asyncio.create_task(Partition(budget, publisher, f"planes/{number}", each).run())

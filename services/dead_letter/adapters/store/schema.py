@@ -48,7 +48,7 @@ _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER nu
 
 metadata: Final = MetaData()
 
-letters: Final = Table(
+dead_letters: Final = Table(
     "letters",
     metadata,
     Column("n", _NUMBER, primary_key=True, autoincrement=True),
@@ -115,7 +115,7 @@ pipeline: Final = Table(
     "letters_pipeline", metadata, Column("part", ExactText, primary_key=True), Column("name", ExactText, nullable=False)
 )
 
-_c = letters.c
+_c = dead_letters.c
 Index("letters_newest", _c.last_failed_at, _c.n)
 Index("letters_by_state", _c.state, _c.last_failed_at, _c.n)
 Index("letters_by_table", _c.table_name, _c.last_failed_at, _c.n)

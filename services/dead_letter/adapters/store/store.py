@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from services.dead_letter.adapters.store import store_arrivals
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.replay_locks import ReplayLocks
-from services.dead_letter.adapters.store.schema import letters as letters_table
+from services.dead_letter.adapters.store.schema import dead_letters as table
 from services.dead_letter.adapters.store.schema import payloads
 from services.dead_letter.adapters.store.schema import pipeline as pipeline_table
 from services.dead_letter.adapters.store.store_queries import WHOLE, DeadLetterQueries
@@ -20,10 +20,10 @@ from services.dead_letter.adapters.store.store_rows import (
     AnyRow,
     chunks,
     entry,
-    letter_of,
     locked,
     new_row,
     payload_row,
+    stored_of,
     write_trail,
 )
 from services.dead_letter.core.dead_letters import (
@@ -42,7 +42,7 @@ from shared.contracts.timestamps import Nanoseconds, nanoseconds
 _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSEDED, State.DISCARDED: Action.DISCARDED}
 """The states that a dead letter can be put into, and what that is called."""
 _FREE: Final = {"claimed_by": None, "claimed_until": None, "lost_by": None}
-_c = letters_table.c
+_c = table.c
 
 
 class SqlDeadLetterStore(DeadLetterQueries):
@@ -80,18 +80,16 @@ class SqlDeadLetterStore(DeadLetterQueries):
         with self._database.writing() as connection:
             return store_arrivals.keep(connection, arrivals, now)
 
-    def note(
-        self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
-    ) -> None:
+    def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of dead letters."""
         with self._database.writing() as connection:
-            rows = locked(connection, letters).values()
+            rows = locked(connection, ids).values()
             _change(connection, rows, now, {})
             write_trail(connection, [entry(row.n, action, who, now, result) for row in rows])
 
     def set_state(
         self,
-        letters: Sequence[DeadLetterId],
+        ids: Sequence[DeadLetterId],
         state: State,
         *,
         only_from: frozenset[State],
@@ -105,36 +103,34 @@ class SqlDeadLetterStore(DeadLetterQueries):
         with self._database.writing() as connection:
             chosen = {
                 one: row
-                for one, row in locked(connection, letters).items()
+                for one, row in locked(connection, ids).items()
                 if State(row.state) in only_from and not _is_claimed(row, now)
             }
             rows = chosen.values()
             _change(connection, rows, now, _FREE | {"state": state.value})
             action = _ACTIONS[state]
             write_trail(connection, [entry(row.n, action, who, now, why, {"before": str(row.state)}) for row in rows])
-        return _in_order(letters, chosen)
+        return _in_order(ids, chosen)
 
     def claim(
-        self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+        self, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
         """Take dead letters for a replay."""
         until = now + nanoseconds(lease)
         with self._database.writing() as connection:
             chosen = {
                 one: row
-                for one, row in locked(connection, letters).items()
+                for one, row in locked(connection, ids).items()
                 if row.state == State.OPEN.value and (row.claimed_by == replay or not _is_claimed(row, now))
             }
             _change(connection, chosen.values(), None, _FREE | {"claimed_by": replay, "claimed_until": until})
-        return _in_order(letters, chosen)
+        return _in_order(ids, chosen)
 
-    def sent(
-        self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
-    ) -> Sequence[DeadLetterId]:
+    def sent(self, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[DeadLetterId]:
         """Say that dead letters of a claim are published."""
         once_more, more = {"replays": _c.replays + 1}, {"replay": replay}
         with self._database.writing() as connection:
-            rows = locked(connection, letters)
+            rows = locked(connection, ids)
             ours = {one: row for one, row in rows.items() if row.claimed_by == replay}
             lost = [row for row in rows.values() if row.lost_by == replay]
             _change(connection, ours.values(), now, _FREE | once_more | {"state": State.REPLAYED.value})
@@ -142,11 +138,11 @@ class SqlDeadLetterStore(DeadLetterQueries):
             results = [(row, "confirmed by Pub/Sub") for row in ours.values()]
             results += [(row, "failed again before this was written") for row in lost]
             write_trail(connection, [entry(row.n, Action.REPLAYED, who, now, result, more) for row, result in results])
-        return _in_order(letters, ours)
+        return _in_order(ids, ours)
 
     def release(self, replay: ReplayId) -> None:
         """Let go of everything that a replay holds."""
-        free = update(letters_table)
+        free = update(table)
         with self._database.writing() as connection:
             connection.execute(free.where(_c.claimed_by == replay).values(claimed_by=None, claimed_until=None))
             connection.execute(free.where(_c.lost_by == replay).values(lost_by=None))
@@ -183,7 +179,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
             if identity in rows:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
             made = new_row(copy, now) | {"edit_of": original}
-            n = connection.execute(insert(letters_table).returning(_c.n), made).scalar_one()
+            n = connection.execute(insert(table).returning(_c.n), made).scalar_one()
             connection.execute(insert(payloads), payload_row(n, copy))
             _change(connection, [row], now, _FREE | {"state": State.SUPERSEDED.value, "edited_as": identity})
             write_trail(
@@ -193,7 +189,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
                     entry(n, Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more),
                 ],
             )
-            return letter_of(connection.execute(WHOLE.where(_c.n == n)).one())
+            return stored_of(connection.execute(WHOLE.where(_c.n == n)).one())
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
         """Delete some dead letters that are no longer needed."""
@@ -201,9 +197,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
         chosen = select(_c.n).where(*old).order_by(_c.last_action_at, _c.n).limit(limit)
         with self._database.writing() as connection:
             numbers = connection.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
-            return sum(
-                connection.execute(delete(letters_table).where(_c.n.in_(some))).rowcount for some in chunks(numbers)
-            )
+            return sum(connection.execute(delete(table).where(_c.n.in_(some))).rowcount for some in chunks(numbers))
 
 
 def _is_claimed(row: AnyRow, now: Nanoseconds) -> bool:
@@ -215,7 +209,7 @@ def _change(connection: Connection, rows: Collection[AnyRow], now: Nanoseconds |
     if now is not None:
         values = values | {"last_action_at": now}
     for some in chunks(list(rows), AT_A_TIME):
-        connection.execute(update(letters_table).where(_c.n.in_([row.n for row in some])).values(values))
+        connection.execute(update(table).where(_c.n.in_([row.n for row in some])).values(values))
 
 
 def _in_order(ids: Sequence[DeadLetterId], chosen: Mapping[DeadLetterId, AnyRow]) -> Sequence[DeadLetterId]:

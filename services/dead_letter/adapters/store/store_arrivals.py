@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from services.dead_letter.adapters.store.schema import deliveries, letters, payloads
+from services.dead_letter.adapters.store.schema import dead_letters, deliveries, payloads
 from services.dead_letter.adapters.store.store_rows import (
     chunks,
     entry,
@@ -31,14 +31,15 @@ _CHANGING = (
 
 def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
     """Remember dead letters in one transaction; see `DeadLetterStore.keep`."""
-    rows, added = _rows(connection, {DeadLetterId(one.letter.identity): one.letter for one in reversed(arrivals)}, now)
+    firsts = {DeadLetterId(one.dead_letter.identity): one.dead_letter for one in reversed(arrivals)}
+    rows, added = _rows(connection, firsts, now)
     seen_before = _deliveries(connection, [row["n"] for row in rows.values()])
     brought: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     new = again = seen = 0
     for arrival in arrivals:
-        letter = arrival.letter
-        identity = DeadLetterId(letter.identity)
+        dead_letter = arrival.dead_letter
+        identity = DeadLetterId(dead_letter.identity)
         row = rows[identity]
         delivery = (row["n"], arrival.message_id)
         if delivery in seen_before:
@@ -46,14 +47,14 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
             continue
         seen_before.add(delivery)
         brought.append({"n": row["n"], "message_id": arrival.message_id})
-        more = {"message_id": arrival.message_id, "reason": letter.reason.value}
+        more = {"message_id": arrival.message_id, "reason": dead_letter.reason.value}
         if identity in added:
             added.remove(identity)
             new += 1
             entries.append(entry(row["n"], Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more))
         else:
             again += 1
-            _fail_again(row, letter)
+            _fail_again(row, dead_letter)
             entries.append(entry(row["n"], Action.FAILED_AGAIN, COLLECTOR, now, row["state"], more))
         row["attempts"] += 1
         row["last_action_at"] = now
@@ -74,7 +75,7 @@ def _rows(
     added: set[DeadLetterId] = set()
     if missing:
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        adding = dialect.insert(letters).on_conflict_do_nothing(index_elements=["id"]).returning(letters.c.id)
+        adding = dialect.insert(dead_letters).on_conflict_do_nothing(index_elements=["id"]).returning(dead_letters.c.id)
         # a transaction that adds the same dead letters just now is waited for here
         added = set(connection.execute(adding, [new_row(first[one], now) for one in missing]).scalars())
         found |= locked(connection, missing)
@@ -93,15 +94,15 @@ def _deliveries(connection: Connection, numbers: Sequence[int]) -> set[tuple[int
     return found
 
 
-def _fail_again(row: dict[str, Any], letter: DeadLetter) -> None:
-    failed_at = storable(letter.failed_at)
+def _fail_again(row: dict[str, Any], dead_letter: DeadLetter) -> None:
+    failed_at = storable(dead_letter.failed_at)
     row["first_failed_at"] = min(row["first_failed_at"], failed_at)
     if failed_at >= row["last_failed_at"]:
         row["last_failed_at"] = failed_at
-        row["reason"] = letter.reason.value
-        row["detail"] = letter.detail
-        row["failed_in"] = letter.failed_in
-        row["group_id"] = group_of(letter.reason, row["table_name"], letter.detail)
+        row["reason"] = dead_letter.reason.value
+        row["detail"] = dead_letter.detail
+        row["failed_in"] = dead_letter.failed_in
+        row["group_id"] = group_of(dead_letter.reason, row["table_name"], dead_letter.detail)
     if row["state"] != State.DISCARDED.value:
         row["state"] = State.OPEN.value
     if row["claimed_by"] is not None:
@@ -111,7 +112,7 @@ def _fail_again(row: dict[str, Any], letter: DeadLetter) -> None:
 
 def _save(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
     if rows:
-        changing = update(letters).where(letters.c.n == bindparam("_n"))
+        changing = update(dead_letters).where(dead_letters.c.n == bindparam("_n"))
         connection.execute(
             changing.values({name: bindparam(f"_{name}") for name in _CHANGING}),
             [{f"_{name}": row[name] for name in ("n", *_CHANGING)} for row in rows],

@@ -9,8 +9,8 @@ from typing import Any, Final
 from sqlalchemy import and_, case, func, select, tuple_
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
-from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, letters, payloads, trail
-from services.dead_letter.adapters.store.store_rows import AT_A_TIME, LINE, conditions, letter_of, line_of, reason_of
+from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, dead_letters, payloads, trail
+from services.dead_letter.adapters.store.store_rows import AT_A_TIME, LINE, conditions, line_of, reason_of, stored_of
 from services.dead_letter.core.dead_letters import (
     Action,
     DeadLetterGroup,
@@ -36,7 +36,7 @@ _ORDERED_AT_A_TIME: Final = 10_000
 """How many places a walk through dead letters is ahead of itself: two hundred bytes each."""
 _LAST: Final = "\U0010ffff"
 _PLACE: Final = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
-_c = letters.c
+_c = dead_letters.c
 WHOLE: Final = select(*LINE, payloads.c.attributes, payloads.c.data).join(payloads, payloads.c.n == _c.n)
 
 
@@ -46,16 +46,16 @@ class DeadLetterQueries:
     def __init__(self, database: DeadLetterDatabase) -> None:
         self._database = database
 
-    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
+    def get(self, dead_letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a dead letter by its id, or by how only its id begins."""
         with self._database.reading() as connection:
-            row = connection.execute(WHOLE.where(_c.id == letter)).one_or_none()
-            if row is None and len(letter) >= _FEWEST_CHARACTERS:
-                begin_so = select(_c.id).where(_c.id >= letter, _c.id < letter + _LAST).limit(2)
+            row = connection.execute(WHOLE.where(_c.id == dead_letter)).one_or_none()
+            if row is None and len(dead_letter) >= _FEWEST_CHARACTERS:
+                begin_so = select(_c.id).where(_c.id >= dead_letter, _c.id < dead_letter + _LAST).limit(2)
                 found = connection.execute(begin_so).scalars().all()
                 if len(found) == 1:
                     row = connection.execute(WHOLE.where(_c.id == found[0])).one_or_none()
-        return None if row is None else letter_of(row)
+        return None if row is None else stored_of(row)
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
         """Return a page of dead letters, without their bytes."""
@@ -89,14 +89,14 @@ class DeadLetterQueries:
                 for n in numbers:
                     row = held.pop(n, None)  # let go of as it is handed on
                     if row is not None:
-                        yield letter_of(row)
+                        yield stored_of(row)
             if len(rows) < _ORDERED_AT_A_TIME:
                 return
             last = rows[-1][: len(REPLAY_ORDER)]
 
     def count(self, selection: Selection) -> int:
         """Return how many dead letters a selection holds."""
-        query = select(func.count()).select_from(letters).where(*conditions(selection))
+        query = select(func.count()).select_from(dead_letters).where(*conditions(selection))
         with self._database.reading() as connection:
             return connection.execute(query).scalar_one()
 
@@ -122,7 +122,8 @@ class DeadLetterQueries:
         if not (selection.ids or selection.keys or selection.sequence_from or selection.sequence_until):
             # SQLite would rather look up a row for each dead letter of a table or a state
             hint = f"INDEXED BY {BY_GROUP.name}"
-            largest, newest = largest.with_hint(letters, hint, "sqlite"), newest.with_hint(letters, hint, "sqlite")
+            largest = largest.with_hint(dead_letters, hint, "sqlite")
+            newest = newest.with_hint(dead_letters, hint, "sqlite")
         found = []
         with self._database.reading() as connection:
             for row in connection.execute(largest).all():
@@ -186,13 +187,13 @@ class DeadLetterQueries:
             payload_bytes=payload_bytes,
         )
 
-    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
+    def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a dead letter."""
-        rows = select(trail).join(letters, letters.c.n == trail.c.n).where(_c.id == letter).order_by(trail.c.k)
+        rows = select(trail).join(dead_letters, _c.n == trail.c.n).where(_c.id == dead_letter).order_by(trail.c.k)
         with self._database.reading() as connection:
             return [
                 TrailEntry(
-                    letter=letter,
+                    dead_letter=dead_letter,
                     at=Nanoseconds(row.at),
                     who=row.who,
                     action=Action(row.action),

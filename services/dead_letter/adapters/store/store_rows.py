@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
-from services.dead_letter.adapters.store.schema import letters, trail
+from services.dead_letter.adapters.store.schema import dead_letters, trail
 from services.dead_letter.core.dead_letters import (
     OF_MESSAGE,
     Action,
@@ -27,7 +27,7 @@ AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 AT_A_TIME: Final = 500
 """Dead letters in one statement."""
-_c = letters.c
+_c = dead_letters.c
 
 _COLUMN_OF: Final = {field.name: field.name for field in fields(DeadLetterLine)} | {
     "group": "group_id",
@@ -74,18 +74,18 @@ def storable(instant: int) -> Nanoseconds:
     return Nanoseconds(max(-(1 << 63), min(instant, (1 << 63) - 1)))
 
 
-def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
+def new_row(dead_letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
     """Return the row of a dead letter that has not failed yet."""
-    failed_at = storable(letter.failed_at)
+    failed_at = storable(dead_letter.failed_at)
     return {
-        **{_COLUMN_OF[name]: getattr(letter, name) for name in OF_MESSAGE},
-        "id": letter.identity,
+        **{_COLUMN_OF[name]: getattr(dead_letter, name) for name in OF_MESSAGE},
+        "id": dead_letter.identity,
         "state": State.OPEN.value,
-        "group_id": group_of(letter.reason, letter.table, letter.detail),
-        "reason": letter.reason.value,
-        "sequence_order": sequence_order(letter.sequence),
-        "size": len(letter.data),
-        "payload_bytes": None if letter.payload_bytes is None else storable(letter.payload_bytes),
+        "group_id": group_of(dead_letter.reason, dead_letter.table, dead_letter.detail),
+        "reason": dead_letter.reason.value,
+        "sequence_order": sequence_order(dead_letter.sequence),
+        "size": len(dead_letter.data),
+        "payload_bytes": None if dead_letter.payload_bytes is None else storable(dead_letter.payload_bytes),
         "attempts": 0,
         "replays": 0,
         "first_failed_at": failed_at,
@@ -96,9 +96,9 @@ def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
     }
 
 
-def payload_row(n: int, letter: DeadLetter) -> dict[str, Any]:
+def payload_row(n: int, dead_letter: DeadLetter) -> dict[str, Any]:
     """Return the row with a dead letter's bytes and attributes."""
-    return {"n": n, "attributes": as_json(letter.attributes), "data": letter.data}
+    return {"n": n, "attributes": as_json(dead_letter.attributes), "data": dead_letter.data}
 
 
 def line_of(row: AnyRow) -> DeadLetterLine:
@@ -106,7 +106,7 @@ def line_of(row: AnyRow) -> DeadLetterLine:
     return DeadLetterLine(**_shown(row))
 
 
-def letter_of(row: AnyRow) -> StoredDeadLetter:
+def stored_of(row: AnyRow) -> StoredDeadLetter:
     """Return a dead letter, from a row of `LINE` and its payload."""
     return StoredDeadLetter(**_shown(row), attributes=json.loads(row.attributes), data=bytes(row.data))
 
@@ -131,7 +131,7 @@ def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLett
     """
     found: dict[DeadLetterId, AnyRow] = {}
     for some in chunks(sorted(set(ids))):
-        rows = select(letters).where(_c.id.in_(some)).order_by(_c.id).with_for_update()
+        rows = select(dead_letters).where(_c.id.in_(some)).order_by(_c.id).with_for_update()
         found |= {DeadLetterId(row.id): row for row in connection.execute(rows)}
     return found
 

@@ -174,8 +174,8 @@ class Replay:
 
     def _go_through(self, order: ReplayOrder, outcome: Outcome, report: ReportProgress) -> None:
         pace, failures = _Pace(order.rate), ReplayFailures(self._store)
-        letters = self._store.in_replay_order(order.selection)
-        for chunk in cut(letters, lambda one: one.size, _CHUNK_BYTES, _CHUNK):
+        dead_letters = self._store.in_replay_order(order.selection)
+        for chunk in cut(dead_letters, lambda one: one.size, _CHUNK_BYTES, _CHUNK):
             if self._stop.requested:
                 outcome.stopped = True
                 break
@@ -190,7 +190,7 @@ class Replay:
     def _judged(
         self, chunk: Sequence[StoredDeadLetter], order: ReplayOrder, outcome: Outcome
     ) -> Sequence[PlannedReplay]:
-        contents = [content_of(one.letter) for one in chunk]
+        contents = [content_of(one.dead_letter) for one in chunk]
         rows = [
             content.row
             for one, content in zip(chunk, contents, strict=True)
@@ -216,12 +216,12 @@ class Replay:
         failures: ReplayFailures,
         report: ReportProgress,
     ) -> None:
-        superseded = [one.letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
+        superseded = [one.dead_letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
         if superseded:
             self._retried(lambda: self._supersede(superseded, order.who))
-        letters = [one.letter for one in judged if one.verdict is Verdict.SEND]
-        forced = frozenset(one.letter.id for one in judged if one.forced)
-        ours, claimed_at = self._claimed(letters, outcome)
+        dead_letters = [one.dead_letter for one in judged if one.verdict is Verdict.SEND]
+        forced = frozenset(one.dead_letter.id for one in judged if one.forced)
+        ours, claimed_at = self._claimed(dead_letters, outcome)
         while ours:
             self._check_failures(failures, outcome)
             if outcome.failing:
@@ -238,17 +238,17 @@ class Replay:
             report(outcome)
 
     def _claimed(
-        self, letters: Sequence[StoredDeadLetter], outcome: Outcome
+        self, dead_letters: Sequence[StoredDeadLetter], outcome: Outcome
     ) -> tuple[Sequence[StoredDeadLetter], Nanoseconds]:
         """Take dead letters; those that another replay or person has taken or closed meanwhile are left out."""
         now = self._clock.now()
-        if not letters:
+        if not dead_letters:
             return [], now
-        got = set(self._retried(lambda: self._store.claim(_ids(letters), outcome.replay, now, LEASE)))
-        if lost := len(letters) - len(got):
+        got = set(self._retried(lambda: self._store.claim(_ids(dead_letters), outcome.replay, now, LEASE)))
+        if lost := len(dead_letters) - len(got):
             outcome.verdicts[Verdict.SEND] -= lost
             outcome.verdicts[Verdict.CLAIMED] += lost
-        return [one for one in letters if one.id in got], now
+        return [one for one in dead_letters if one.id in got], now
 
     def _send(
         self,
@@ -261,7 +261,7 @@ class Replay:
         if not chunk:
             return
         assert self._publisher is not None
-        self._publisher.publish([one.letter for one in chunk], forced)
+        self._publisher.publish([one.dead_letter for one in chunk], forced)
         done = self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
         outcome.sent += len(chunk)
         failures.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
@@ -271,10 +271,10 @@ class Replay:
         outcome.failing = self._retried(lambda: failures.check(self._clock.now(), at_once=at_once))
         outcome.failed_again = failures.count
 
-    def _supersede(self, letters: Sequence[DeadLetterId], who: str) -> None:
+    def _supersede(self, ids: Sequence[DeadLetterId], who: str) -> None:
         why = "the mirror holds something newer"
         only_from = frozenset({State.OPEN})
-        self._store.set_state(letters, State.SUPERSEDED, only_from=only_from, who=who, now=self._clock.now(), why=why)
+        self._store.set_state(ids, State.SUPERSEDED, only_from=only_from, who=who, now=self._clock.now(), why=why)
 
     def _retried(self, call: Callable[[], T]) -> T:
         return retrying(self._stop, _RETRY_BUDGET)(call)
@@ -292,12 +292,12 @@ class _Pace:
         """Return how many dead letters go out together."""
         return _CHUNK if self._rate is None else max(1, math.floor(self._rate / _CHUNKS_A_SECOND))
 
-    def wait(self, letters: int, now: Nanoseconds) -> timedelta:
+    def wait(self, count: int, now: Nanoseconds) -> timedelta:
         """Return how long to wait before so many dead letters may go."""
         if self._rate is None:
             return timedelta(0)
         due = now if self._due is None else max(now, self._due)
-        self._due = Nanoseconds(due + round(letters / self._rate * 1e9))
+        self._due = Nanoseconds(due + round(count / self._rate * 1e9))
         return timedelta(microseconds=(due - now) / 1_000)
 
 
@@ -312,5 +312,5 @@ def _within(
     return judged, False
 
 
-def _ids(letters: Sequence[StoredDeadLetter]) -> Sequence[DeadLetterId]:
-    return [one.id for one in letters]
+def _ids(dead_letters: Sequence[StoredDeadLetter]) -> Sequence[DeadLetterId]:
+    return [one.id for one in dead_letters]

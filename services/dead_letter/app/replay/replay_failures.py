@@ -45,20 +45,20 @@ class ReplayFailures:
         self.count = 0
         """Dead letters that have come back."""
 
-    def that_may_go(self, letters: Sequence[StoredDeadLetter], now: Nanoseconds) -> int:
+    def that_may_go(self, chunk: Sequence[StoredDeadLetter], now: Nanoseconds) -> int:
         """Return how many dead letters, from the first on, may go now: of each cause its sample, until that is over."""
         going: Counter[GroupId] = Counter()
-        for place, one in enumerate(letters):
+        for place, one in enumerate(chunk):
             sample = self._samples[one.group]
             over = sample.sent >= SAMPLE and now - sample.last_at >= nanoseconds(TIME_TO_COME_BACK)
             if not over and sample.sent + going[one.group] >= SAMPLE:
                 return place
             going[one.group] += 1
-        return len(letters)
+        return len(chunk)
 
-    def were_sent(self, letters: Sequence[StoredDeadLetter], back: Collection[DeadLetterId], now: Nanoseconds) -> None:
+    def were_sent(self, chunk: Sequence[StoredDeadLetter], back: Collection[DeadLetterId], now: Nanoseconds) -> None:
         """Remember dead letters that went just now, some of which are ``back`` already."""
-        for one in letters:
+        for one in chunk:
             sample = self._samples[one.group]
             if sample.sent < SAMPLE:
                 sample.sent, sample.last_at = sample.sent + 1, now

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from services.dead_letter.app.decisions import (
     USUAL,
     NothingFoundError,
+    dead_letter_of,
     decide,
     keep_edit,
-    letter_of,
     preview_edit,
     row_to_edit,
     with_usual_states,
@@ -49,7 +49,7 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
 
     @router.post("/dead-letters/{letter}/edit")
     def edit(request: Request, letter: str) -> Response:
-        original, fields = letter_of(store, letter.lower()), request.state.fields
+        original, fields = dead_letter_of(store, letter.lower()), request.state.fields
         if "row" not in fields:
             row = row_to_edit(original)
             note_values(request, tools, original)
@@ -156,8 +156,8 @@ def _run(tools: WebTools, run: str) -> ReplayRun:
 def _selection(request: Request) -> Selection:
     """Return the dead letter or the group that a form names: never more than that."""
     fields = request.state.fields
-    if letter := fields.get("letter"):
-        return Selection(ids=frozenset({DeadLetterId(letter.lower())}))
+    if dead_letter := fields.get("letter"):
+        return Selection(ids=frozenset({DeadLetterId(dead_letter.lower())}))
     if group := fields.get("group"):
         return Selection(groups=frozenset({GroupId(group)}))
     raise RefusedError(422, "the form names neither a dead letter nor a group: go back, and try again")

@@ -4,7 +4,7 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from services.dead_letter.web.console.actions import add_actions
-from services.dead_letter.web.console.dead_letters import add_letters
+from services.dead_letter.web.console.dead_letters import add_dead_letters
 from services.dead_letter.web.console.pages import ASSETS, ConsolePages, see_other, set_cookie
 from services.dead_letter.web.console.pipeline import add_pipeline
 from services.dead_letter.web.console.routes import console_routes
@@ -19,7 +19,7 @@ def add_console(app: FastAPI, tools: WebTools) -> None:
     known, everybody = console_routes(pages, visitors), console_routes(pages, visitors, everybody=True)
     add_pipeline(known, pages, tools)
     add_actions(known, pages, tools)
-    add_letters(known, pages, tools)
+    add_dead_letters(known, pages, tools)
     _add_signing_in(everybody, pages, visitors)
     app.include_router(everybody)
     app.include_router(known)

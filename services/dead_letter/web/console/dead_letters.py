@@ -6,9 +6,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from services.dead_letter.app.decisions import RESTORABLE, NothingFoundError, letter_of
+from services.dead_letter.app.decisions import RESTORABLE, NothingFoundError, dead_letter_of
 from services.dead_letter.core.dead_letters import Action, GroupId, State, StoredDeadLetter, TimeSpans
-from services.dead_letter.core.documents import group_document, letter_document, line_document
+from services.dead_letter.core.documents import dead_letter_document, group_document, line_document
 from services.dead_letter.core.guidance import GUIDANCE, explained_in
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.console.pages import ConsolePages
@@ -27,7 +27,7 @@ DONE: Final = {
 """What a page says of the action that has led to it."""
 
 
-def add_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None:
+def add_dead_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None:
     """Add the pages that show dead letters."""
     store = tools.store
 
@@ -76,12 +76,12 @@ def add_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
         )
 
     @router.get("/dead-letters/{letter}")
-    def letter(request: Request, letter: str) -> Response:
-        return shown(request, pages, tools, letter_of(store, letter.lower()), values=False, done=_done(request))
+    def dead_letter(request: Request, letter: str) -> Response:
+        return shown(request, pages, tools, dead_letter_of(store, letter.lower()), values=False, done=_done(request))
 
     @router.post("/dead-letters/{letter}/values")
     def values(request: Request, letter: str) -> Response:
-        stored = letter_of(store, letter.lower())
+        stored = dead_letter_of(store, letter.lower())
         note_values(request, tools, stored)
         return shown(request, pages, tools, stored, values=True)
 
@@ -90,11 +90,11 @@ def shown(
     request: Request, pages: ConsolePages, tools: WebTools, stored: StoredDeadLetter, *, values: bool, done: str = ""
 ) -> Response:
     """Return the page of a dead letter."""
-    document = letter_document(stored, tools.store.trail(stored.id), values=values)
+    document = dead_letter_document(stored, tools.store.trail(stored.id), values=values)
     return pages.page(
         request,
         "dead_letter.html",
-        letter=document,
+        dead_letter=document,
         is_open=stored.state is State.OPEN,
         editable=stored.state is State.OPEN and stored.edited_as is None and not stored.without_payload,
         restorable=stored.state in RESTORABLE,
