@@ -26,7 +26,7 @@ _BEGAN: Final = parse_timestamp("2026-10-22T00:00:00Z")
 _SECOND: Final = 1_000_000_000
 _DAYS: Final = 30
 _TABLES: Final = ("flights", "planes", "airlines", "airports", "weather")
-_RARE: Final = "a_table_with_one_letter"
+_RARE: Final = "a_table_with_one_dead_letter"
 _REASONS: Final = (
     Reason.VALUE_DOES_NOT_FIT,
     Reason.REFUSED_BY_BIGQUERY,
@@ -50,7 +50,7 @@ def measure_dead_letters(sizes: Sizes, print_line: Callable[[str], None]) -> lis
             kept = sizes.dead_letters / (time.perf_counter() - began)
             _decide(store)
             size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
-            print_line(f"letters: {sizes.dead_letters} kept at {kept:,.0f} a second, {size:,.0f} MB")
+            print_line(f"dead letters: {sizes.dead_letters} kept at {kept:,.0f} a second, {size:,.0f} MB")
             runs = [_ask(store) for _ in range(sizes.runs)]
         finally:
             database.close()
@@ -64,7 +64,7 @@ def measure_dead_letters(sizes: Sizes, print_line: Callable[[str], None]) -> lis
             unit="ms",
             runs=values,
             below=TARGET_MS,
-            note=notes.get(name, f"{sizes.dead_letters:,} letters in SQLite" if name == "list" else ""),
+            note=notes.get(name, f"{sizes.dead_letters:,} dead letters in SQLite" if name == "list" else ""),
         )
         for name, values in figures.items()
     ] + [Measured(name="letters.kept_per_second", unit="letters/s", runs=[kept], note=f"{_AT_ONCE} in a transaction")]
@@ -123,7 +123,7 @@ def _filters(store: SqlDeadLetterStore) -> Mapping[str, Selection]:
         "sequence": Selection(sequence_from=some.sequence, sequence_until=str(four_sections((1 << 64) - 1))),
         "a rare table's state": Selection(tables=frozenset({_RARE}), states=frozenset({State.OPEN})),
         "a table's reason": Selection(tables=frozenset({"planes"}), reasons=frozenset({Reason.SCHEMA_CONFLICT})),
-        "what no letter is": Selection(tables=frozenset({"planes"}), reasons=frozenset({Reason.TOO_LARGE})),
+        "what no dead letter is": Selection(tables=frozenset({"planes"}), reasons=frozenset({Reason.TOO_LARGE})),
         "discarded planes long ago": Selection(
             tables=frozenset({"planes"}), states=frozenset({State.DISCARDED}), failed_until=Nanoseconds(_BEGAN + day)
         ),
@@ -162,7 +162,7 @@ def _dead_letters(count: int) -> Iterator[DeadLetter]:
 
 
 def _decide(store: SqlDeadLetterStore) -> None:
-    """Discard one letter in five."""
+    """Discard one dead letter in five."""
     after = None
     while True:
         page = store.find(Selection(), limit=5_000, after=after)

@@ -1,4 +1,4 @@
-"""What the contract tests share: `async` tests, owners in the Bigtable partition table, the stores of letters."""
+"""What the contract tests share: `async` tests, owners in the Bigtable partition table, the stores of dead letters."""
 
 import asyncio
 import inspect
@@ -56,14 +56,14 @@ async def rig(bigtable_emulator: str) -> AsyncIterator[Rig]:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    """Return the SQLAlchemy URL of a database that is there for the letters."""
+    """Return the SQLAlchemy URL of a database that is there for the dead letters."""
     with postgresql_server() as address:
         yield address
 
 
 @pytest.fixture(params=["in memory", "SQLite", "PostgreSQL"])
 def store(request: pytest.FixtureRequest) -> Iterator[DeadLetterStore]:
-    """Give each test every store of letters, one after the other: what holds of one holds of all."""
+    """Give each test every store of dead letters, one after the other: what holds of one holds of all."""
     match request.param:
         case "SQLite":
             opened: AbstractContextManager[DeadLetterStore] = sqlite_store(

@@ -1,4 +1,4 @@
-"""Letters for the tests of the letter store, and the stores they are kept in: in memory, in a file, in PostgreSQL."""
+"""Dead letters for the tests of their store, and the stores they are kept in: in memory, in a file, in PostgreSQL."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def later(seconds: float) -> Nanoseconds:
 
 
 def a_dead_letter(row: int = 1, number: int = 1, *, seconds: float = 0, **fields: Any) -> DeadLetter:
-    """Return the letter of the change with this number of this row, that failed this many seconds after `FAILED`."""
+    """Return the dead letter of the change with this number of this row; it failed so many seconds after `FAILED`."""
     given: dict[str, Any] = {
         "data": json.dumps({"row": row, "number": number}).encode(),
         "attributes": {"table": "planes", "source": "//spanner"},
@@ -52,19 +52,19 @@ def a_dead_letter(row: int = 1, number: int = 1, *, seconds: float = 0, **fields
 
 
 def of_a_message(data: bytes = b"{garbage", *, seconds: float = 0, **fields: Any) -> DeadLetter:
-    """Return the letter of a whole message, that nothing is known of but its bytes."""
+    """Return the dead letter of a whole message, that nothing is known of but its bytes."""
     plain: dict[str, Any] = {"table": "", "key": "", "sequence": "", "commit_timestamp": ""}
     plain |= {"reason": Reason.UNDECODABLE, "detail": "not JSON (8 bytes)"}
     return a_dead_letter(seconds=seconds, data=data, **plain | fields)
 
 
 def an_arrival(dead_letter: DeadLetter | None = None, message_id: str = "m1") -> Arrival:
-    """Return a letter as a message brought it."""
+    """Return a dead letter as a message brought it."""
     return Arrival(dead_letter=dead_letter or a_dead_letter(), message_id=message_id)
 
 
 def failing_again(dead_letter: DeadLetter, *, seconds: float, **fields: Any) -> DeadLetter:
-    """Return the same letter, failed again this many seconds after `FAILED`."""
+    """Return the same dead letter, failed again this many seconds after `FAILED`."""
     return replace(dead_letter, failed_at=Nanoseconds(FAILED + int(seconds * SECOND)), **fields)
 
 
@@ -74,20 +74,20 @@ def identity(dead_letter: DeadLetter) -> DeadLetterId:
 
 
 def the(dead_letter: DeadLetterId, store: DeadLetterStore) -> StoredDeadLetter:
-    """Return a letter that is there."""
+    """Return a dead letter that is there."""
     stored = store.get(dead_letter)
     assert stored is not None
     return stored
 
 
 def kept(store: DeadLetterStore, dead_letter: DeadLetter, message_id: str = "m1") -> StoredDeadLetter:
-    """Keep a letter that arrives at `NOW`; return it as it is there."""
+    """Keep a dead letter that arrives at `NOW`; return it as it is there."""
     store.keep([an_arrival(dead_letter, message_id)], NOW)
     return the(identity(dead_letter), store)
 
 
 def put(store: DeadLetterStore, dead_letter: DeadLetter, state: State) -> None:
-    """Bring a letter that is kept, and open, into a state."""
+    """Bring a dead letter that is kept, and open, into a state."""
     one = identity(dead_letter)
     if state is State.REPLAYED:
         assert store.claim([one], ReplayId("r"), NOW, LEASE) == [one]
@@ -116,7 +116,7 @@ class BothStores:
         return answers[0]
 
     def in_replay_order(self, selection: Selection) -> list[StoredDeadLetter]:
-        """Return letters, which are the same in both."""
+        """Return dead letters, which are the same in both."""
         kept, in_fake = (list(store.in_replay_order(selection)) for store in self.all)
         assert kept == in_fake
         return kept
@@ -145,7 +145,7 @@ def postgresql_store(address: str) -> Iterator[SqlDeadLetterStore]:
 
 
 def an_edit(original: DeadLetter) -> DeadLetter:
-    """Return a letter with the next revision of its sequence."""
+    """Return a dead letter with the next revision of its sequence."""
     head, _, revision = original.sequence.rpartition("/")
     fields = {name: getattr(original, name) for name in ("attributes", "ordering_key", "reason", "detail", "failed_in")}
     return DeadLetter(

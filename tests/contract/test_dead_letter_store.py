@@ -1,4 +1,4 @@
-"""What a LetterStore promises of what it keeps: on the fake, in a file of SQLite and in PostgreSQL."""
+"""What a DeadLetterStore promises of what it keeps: on the fake, in a file of SQLite and in PostgreSQL."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -240,7 +240,7 @@ def test_no_more_are_forgotten_at_once_than_asked_for(store: DeadLetterStore) ->
 
 
 def one_in(state: State, store: DeadLetterStore, dead_letter: DeadLetter | None = None) -> DeadLetterId:
-    """Keep a letter that arrived at `NOW`, and bring it into a state."""
+    """Keep a dead letter that arrived at `NOW`, and bring it into a state."""
     stored = kept(store, dead_letter or a_dead_letter())
     put(store, stored.dead_letter, state)
     return stored.id

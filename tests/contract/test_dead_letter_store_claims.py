@@ -1,4 +1,4 @@
-"""What a LetterStore promises of what is done to letters: states, claims, sending, editing. On all three stores."""
+"""What a DeadLetterStore promises of what is done to dead letters: states, claims, sending, editing. On all three."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,24 +34,24 @@ ANY_STATE = frozenset(State)
 
 
 def actions(dead_letter: DeadLetterId, store: DeadLetterStore) -> list[Action]:
-    """Return what its trail says was done to a letter."""
+    """Return what its trail says was done to a dead letter."""
     return [entry.action for entry in store.trail(dead_letter)]
 
 
 def discard(store: DeadLetterStore, ids: list[DeadLetterId], now: Nanoseconds) -> list[DeadLetterId]:
-    """Discard letters that are open."""
+    """Discard dead letters that are open."""
     open_ones = frozenset({State.OPEN})
     return list(store.set_state(ids, State.DISCARDED, only_from=open_ones, who="ann", now=now, why="of no use"))
 
 
 def fail_again(store: DeadLetterStore, row: int, message_id: str, seconds: float) -> None:
-    """Let a letter come once more."""
+    """Let a dead letter come once more."""
     store.keep([an_arrival(failing_again(a_dead_letter(row), seconds=seconds), message_id)], later(seconds))
 
 
 @pytest.fixture
 def store(store: DeadLetterStore) -> DeadLetterStore:
-    """Return a store with three letters, which are open."""
+    """Return a store with three dead letters, which are open."""
     store.keep([an_arrival(a_dead_letter(row), f"m{row}") for row in (1, 2, 3)], NOW)
     return store
 
@@ -336,7 +336,7 @@ def test_a_lease_is_exact(store: DeadLetterStore) -> None:
 
 
 def an_edit(revision: int = 1) -> DeadLetter:
-    """Return letter one, edited: the same row, the next revision."""
+    """Return dead letter one, edited: the same row, the next revision."""
     dead_letter = a_dead_letter(1)
     sequence = dead_letter.sequence[:-1] + str(revision)
     return replace(dead_letter, data=dead_letter.data + b" ", sequence=sequence, identity="")

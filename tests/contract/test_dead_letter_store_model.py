@@ -150,7 +150,7 @@ class Stores(RuleBasedStateMachine):
             self.both("trail", dead_letter)
 
     def some_of(self, data: st.DataObject) -> list[DeadLetterId]:
-        """Return letters, some of them unknown."""
+        """Return dead letters, some of them unknown."""
         return data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=3))
 
 

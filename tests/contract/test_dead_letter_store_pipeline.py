@@ -1,4 +1,4 @@
-"""What a LetterStore promises of whose letters it holds: on the fake, in a file of SQLite and in PostgreSQL."""
+"""What a DeadLetterStore promises of whose dead letters it holds: on the fake, in SQLite and in PostgreSQL."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Several processes on one file: one collector, one replay for each letter, and a death leaves all or nothing."""
+"""Several processes on one file: one collector, one replay for each dead letter, and a death leaves all or nothing."""
 
 import os
 import signal

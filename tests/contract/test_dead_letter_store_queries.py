@@ -1,4 +1,4 @@
-"""What a LetterStore promises of what is asked of it: lists, the order of replays, groups, numbers. On all three."""
+"""What a DeadLetterStore promises of questions: lists, the order of replays, groups, numbers. On all three."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -38,17 +38,17 @@ from tests.fakes.dead_letter_store import line_of
 
 
 def keep(store: DeadLetterStore, *dead_letters: DeadLetter) -> None:
-    """Keep letters, each in a message of its own."""
+    """Keep dead letters, each in a message of its own."""
     store.keep([an_arrival(one, f"{one.identity}-{one.failed_at}") for one in dead_letters], NOW)
 
 
 def keys(lines: Iterable[DeadLetterLine]) -> list[str]:
-    """Return the keys of letters."""
+    """Return the keys of dead letters."""
     return [line.key for line in lines]
 
 
 def all_pages(store: DeadLetterStore, limit: int, selection: Selection | None = None) -> list[DeadLetterLine]:
-    """Return all letters, page by page."""
+    """Return all dead letters, page by page."""
     found: list[DeadLetterLine] = []
     after = None
     while True:
@@ -307,7 +307,7 @@ def test_numbers_of_nothing(store: DeadLetterStore) -> None:
 
 
 def a_few_dead_letters() -> list[DeadLetter]:
-    """Return letters of two tables and three reasons, failed a second apart; the last is of a whole message."""
+    """Return dead letters of two tables and three reasons, failed a second apart; the last is of a whole message."""
     return [
         a_dead_letter(1, 1, seconds=0),
         a_dead_letter(2, 2, seconds=1),

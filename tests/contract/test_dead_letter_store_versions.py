@@ -1,4 +1,4 @@
-"""How the letter store's database is opened: made, brought up to date, refused where it is not ours. In both kinds."""
+"""How a dead-letter store's database is opened: made, brought up to date, refused where not ours. In both kinds."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""The store in a file and the fake on long walks with few letters, where all that can happen to one meets itself.
+"""The store in a file and the fake on long walks with few dead letters, where all that can happen to one meets itself.
 
 A walk is drawn by a seed, so each run takes the same ones. What is chosen freely seldom meets (see the model's test):
-here two letters, two replays and a clock that moves little are enough for each claim to be lost, run out and be won.
+here two dead letters, two replays and a clock that moves little let each claim be lost, run out and be won.
 """
 
 import random
@@ -60,7 +60,7 @@ class Walk:
             self.now = Nanoseconds(self.now + chance.choice([1, SECOND, SECOND, 2 * SECOND]))
 
     def arrives(self) -> None:
-        """Let letters fail, mostly by a new message; at a time that some other may have failed at, or acted at."""
+        """Let dead letters fail, mostly by a new message; at a time that some other may have failed at, or acted at."""
         some = []
         for dead_letter in self.chance.choices(self.dead_letters, k=self.chance.choice([1, 1, 2])):
             if self.chance.random() < 0.8:
@@ -72,7 +72,7 @@ class Walk:
         self.both("keep", some, self.now)
 
     def edit(self) -> None:
-        """Edit a letter, or try to."""
+        """Edit a dead letter, or try to."""
         original = self.chance.choice(self.dead_letters[:3])
         copy = an_edit(original)
         self.both("add_edit", DeadLetterId(original.identity), copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
@@ -80,7 +80,7 @@ class Walk:
             self.dead_letters.append(copy)
 
     def some(self) -> list[DeadLetterId]:
-        """Return one letter or two, one of them unknown now and then."""
+        """Return one dead letter or two, one of them unknown now and then."""
         known = [DeadLetterId(one.identity) for one in self.dead_letters] + [DeadLetterId("unknown")]
         return self.chance.choices(known, k=self.chance.choice([1, 2, 2]))
 

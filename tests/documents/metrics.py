@@ -47,7 +47,7 @@ LABELS: Final[Mapping[str, str]] = {
     "service": "the four services",
     "source": f"a source, as messages name it; {MOST_SOURCES} at most",
     "stage": "`commit_to_published`, `published_to_applied`",
-    "state": "of a partition, or of a letter: a closed list",
+    "state": "of a partition, or of a dead letter: a closed list",
     "status": "an HTTP status",
     "store": "`source_stream`, `subscription`, `dead_letter_subscription`",
     "subscription": f"the full name of a subscription; {MOST_SUBSCRIPTIONS} at most of each of the two topics",

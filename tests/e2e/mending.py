@@ -53,7 +53,7 @@ class Mending:
         return run_command("services.dead_letter", [*words, "--json"], self.environment)
 
     def dead_letters(self, count: int, *filters: str) -> Sequence[Mapping[str, Any]]:
-        """Wait until so many letters are as they are asked for; return them."""
+        """Wait until so many dead letters are as they are asked for; return them."""
         found: list[Mapping[str, Any]] = []
 
         def there() -> bool:
@@ -64,7 +64,7 @@ class Mending:
             return len(found) == count
 
         try:
-            self.processes.wait_until(there, f"{count} letters {filters}", TIMEOUT)
+            self.processes.wait_until(there, f"{count} dead letters {filters}", TIMEOUT)
         except Exception as error:
             reasons = "\n".join(f"{one['reason']}: {one['table']} {one['key']}: {one['detail']}" for one in found)
             raise AssertionError(f"{error}\nthere are\n{reasons}") from error

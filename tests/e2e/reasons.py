@@ -14,8 +14,8 @@ from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.e2e.mending import change, committed_at
 
 Fix = Literal["edited", "table altered", "tables file", "forced", "fixed elsewhere", "never"]
-"""What lets a letter be applied: an edit; a statement in BigQuery; a line in the tables file and a restart; a person
-who knows that no deleted row comes back; nothing that concerns the letter, since BigQuery or the consumer was away.
+"""What lets a dead letter be applied: an edit; a statement in BigQuery; a line in the tables file and a restart; a
+person who knows that no deleted row comes back; nothing that concerns it, since BigQuery or the consumer was away.
 Never: it says nothing that could be applied, so what was meant is written once more at the source, and it is discarded.
 """
 GOOD: Final = 1
@@ -28,11 +28,11 @@ _WIDE: Final = [f"wide_{number}" for number in range(2_000)]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Messages that lead to one letter of a reason, which is of a table that has the reason's name."""
+    """Messages that lead to one dead letter of a reason, which is of a table that has the reason's name."""
 
     fix: Fix
     detail: str
-    """What the letter's detail says, in part."""
+    """What the dead letter's detail says, in part."""
     messages: Sequence[Mapping[str, Any]]
     first: Sequence[int] = ()
     """The rows of its table that come at once: nothing is wrong with them."""
@@ -50,11 +50,11 @@ class Scenario:
     fault: Mapping[str, Any] | None = None
     """What BigQuery does until it is fixed."""
     rewritten: Sequence[Mapping[str, Any]] = ()
-    """What the source publishes where the letter itself can never be applied."""
+    """What the source publishes where the dead letter itself can never be applied."""
     uneditable: str = ""
     """What `edit` says where there is nothing to edit; asked of one for each way in which that is."""
     table_unknown: bool = False
-    """Whether nothing shows which table the letter is of."""
+    """Whether nothing shows which table the dead letter is of."""
     source_table: str = ""
     """Where it is not the reason's name."""
 

@@ -24,11 +24,11 @@ from tests.worlds.consumer import counter, ends
 pytestmark = pytest.mark.timeout(1_800)
 
 Row = tuple[str, int]
-JUNK = PubsubMessage(data=b"\x00 no letter of ours", attributes={"who": "somebody"})
+JUNK = PubsubMessage(data=b"\x00 no dead letter of ours", attributes={"who": "somebody"})
 
 
 class Everything:
-    """The letters of all reasons, and the tables that they belong to."""
+    """The dead letters of all reasons, and the tables that they belong to."""
 
     def __init__(self, mending: Mending) -> None:
         self.mending = mending
@@ -55,7 +55,7 @@ class Everything:
         )
 
     def collected(self) -> None:
-        """Wait for a letter of each reason."""
+        """Wait for a dead letter of each reason."""
         ids = [dead_letter["id"] for dead_letter in self.mending.dead_letters(len(Reason), "--limit", "100")]
         shown = self.mending.asked("show", *ids, "--values").stdout
         dead_letters = [json.loads(line) for line in shown.splitlines()]
@@ -120,7 +120,7 @@ def test_dead_letters_of_every_reason_are_fixed_replayed_and_applied_and_a_secon
     dead_letters_fixed_while_the_consumer_runs_are_applied(everything)
     consumer = dead_letters_fixed_by_the_tables_file_are_applied(everything, consumer)
     everything.equal()
-    assert everything.mending.asked("list").returncode == 3, "no letter is open"
+    assert everything.mending.asked("list").returncode == 3, "no dead letter is open"
     newer_rows_stay_whatever_is_replayed(everything, consumer)
 
 
@@ -188,7 +188,7 @@ def dead_letters_fixed_by_the_tables_file_are_applied(everything: Everything, co
 
 
 def newer_rows_stay_whatever_is_replayed(everything: Everything, consumer: Service) -> None:
-    """Write every bad row once more; then replay all letters twice, first not knowing and then knowing the mirrors."""
+    """Write every bad row once more; then replay all twice, first not knowing and then knowing the mirrors."""
     mending = everything.mending
     for number, reason in enumerate(Reason):
         everything.write_again(reason, seats=100 + number)

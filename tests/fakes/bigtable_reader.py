@@ -220,16 +220,16 @@ class FakeCatalog:
 
 
 class FakeDeadLetterSink:
-    """Keeps letters in memory."""
+    """Keeps dead letters in memory."""
 
     def __init__(self) -> None:
         self.kept: list[DeadLetter] = []
         self.open = asyncio.Event()
-        """While it is not set, the topic takes letters and confirms none."""
+        """While it is not set, the topic takes dead letters and confirms none."""
         self.open.set()
 
     async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Return when every letter is confirmed."""
+        """Return when every dead letter is confirmed."""
         await asyncio.sleep(0)
         await self.open.wait()
         self.kept += dead_letters

@@ -39,7 +39,7 @@ _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSE
 
 @dataclass
 class _Held:
-    """A letter, and what the store knows beside it."""
+    """A dead letter, and what the store knows beside it."""
 
     number: int
     stored: StoredDeadLetter
@@ -67,7 +67,7 @@ class _Held:
 
 
 class FakeDeadLetterStore:
-    """Letters in a dictionary."""
+    """Dead letters in a dictionary."""
 
     def __init__(self) -> None:
         self._dead_letters: dict[DeadLetterId, _Held] = {}
@@ -78,11 +78,11 @@ class FakeDeadLetterStore:
         """Replays whose process has ended, as a test says."""
 
     def pipeline(self) -> Pipeline:
-        """Return of which pipeline the letters are."""
+        """Return of which pipeline the dead letters are."""
         return self._pipeline
 
     def join(self, mine: Pipeline) -> Pipeline:
-        """Remember of which pipeline the letters are, where that is not known."""
+        """Remember of which pipeline the dead letters are, where that is not known."""
         with self._lock:
             self._pipeline = joined(self._pipeline, mine)
         return self._pipeline
@@ -94,7 +94,7 @@ class FakeDeadLetterStore:
             return self._pipeline
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-        """Remember letters."""
+        """Remember dead letters."""
         new = again = seen = 0
         with self._lock:
             unknown = {DeadLetterId(arrival.dead_letter.identity) for arrival in arrivals} - self._dead_letters.keys()
@@ -156,7 +156,7 @@ class FakeDeadLetterStore:
         held.lost_by = lost_by
 
     def get(self, dead_letter: DeadLetterId) -> StoredDeadLetter | None:
-        """Return a letter by its id, or by how only its id begins."""
+        """Return a dead letter by its id, or by how only its id begins."""
         with self._lock:
             if dead_letter in self._dead_letters:
                 return self._dead_letters[dead_letter].stored
@@ -164,7 +164,7 @@ class FakeDeadLetterStore:
             return self._dead_letters[found[0]].stored if len(found) == 1 and len(dead_letter) >= 8 else None
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
-        """Return a page of letters."""
+        """Return a page of dead letters."""
         if limit < 1:
             raise ValueError("a page has one dead letter or more")
         if after is not None and re.fullmatch(r"-?[0-9]{1,19}\.[0-9]{1,19}", after, re.ASCII) is None:
@@ -181,7 +181,7 @@ class FakeDeadLetterStore:
         return DeadLetterPage([line for _, _, line in behind[:limit]], more)
 
     def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
-        """Return letters by table, key, sequence, as each is when its turn comes."""
+        """Return dead letters by table, key, sequence, as each is when its turn comes."""
         with self._lock:
             chosen = [shallow(held) for held in self._chosen(selection)]
         chosen.sort(key=_replay_order)
@@ -193,7 +193,7 @@ class FakeDeadLetterStore:
                 yield stored
 
     def count(self, selection: Selection) -> int:
-        """Return how many letters a selection holds."""
+        """Return how many dead letters a selection holds."""
         with self._lock:
             return len(self._chosen(selection))
 
@@ -207,7 +207,7 @@ class FakeDeadLetterStore:
         return sorted(found, key=lambda group: (-group.dead_letters, -group.last_failed_at, group.id))[:limit]
 
     def failures(self, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
-        """Return of each group when its letters failed last."""
+        """Return of each group when its dead letters failed last."""
         found: dict[GroupId, list[int]] = {}
         with self._lock:
             for held in self._chosen(selection):
@@ -233,12 +233,12 @@ class FakeDeadLetterStore:
         )
 
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a letter."""
+        """Return what was done to a dead letter."""
         with self._lock:
             return list(self._dead_letters[dead_letter].trail) if dead_letter in self._dead_letters else []
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
-        """Write a line into the trail of letters."""
+        """Write a line into the trail of dead letters."""
         with self._lock:
             for held in self._of(ids):
                 held.write(action, who, now, result, {})
@@ -253,7 +253,7 @@ class FakeDeadLetterStore:
         now: Nanoseconds,
         why: str,
     ) -> Sequence[DeadLetterId]:
-        """Discard letters, say they are superseded, or open them."""
+        """Discard dead letters, say they are superseded, or open them."""
         if state not in _ACTIONS:
             raise ValueError(f"only `sent` makes a dead letter {state.value}")
         with self._lock:
@@ -268,7 +268,7 @@ class FakeDeadLetterStore:
     def claim(
         self, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
-        """Take letters for a replay."""
+        """Take dead letters for a replay."""
         until = Nanoseconds(now + lease // timedelta(microseconds=1) * 1000)
         with self._lock:
             chosen = [
@@ -282,7 +282,7 @@ class FakeDeadLetterStore:
         return [held.stored.id for held in chosen]
 
     def sent(self, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[DeadLetterId]:
-        """Say that letters of a claim are published."""
+        """Say that dead letters of a claim are published."""
         done = []
         with self._lock:
             for held in self._of(ids):
@@ -342,7 +342,7 @@ class FakeDeadLetterStore:
             return made.stored
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
-        """Delete some letters that nobody needs any more."""
+        """Delete some dead letters that nobody needs any more."""
         with self._lock:
             old = [
                 held
@@ -375,7 +375,7 @@ def line_of(stored: StoredDeadLetter) -> DeadLetterLine:
 
 
 def matches(selection: Selection, line: DeadLetterLine) -> bool:
-    """Return whether a letter is of a selection."""
+    """Return whether a dead letter is of a selection."""
     sequence = sequence_order(line.sequence)
     by_sequence = selection.sequence_from is not None or selection.sequence_until is not None
     return (

@@ -8,7 +8,7 @@ from tests.fakes.effects import Effects
 
 
 class FakeDeadLetters:
-    """Keeps letters by identity. ``away`` calls fail first."""
+    """Keeps dead letters by identity. ``away`` calls fail first."""
 
     def __init__(self, effects: Effects | None = None) -> None:
         self.effects = effects or Effects()
@@ -19,5 +19,5 @@ class FakeDeadLetters:
         if self.away:
             self.away -= 1
             raise TransientError("Pub/Sub is away")
-        self.effects.note(f"keep {len(dead_letters)} letters")
+        self.effects.note(f"keep {len(dead_letters)} dead letters")
         self.kept |= {one.identity: one for one in dead_letters}

@@ -81,7 +81,7 @@ class FakeTables:
         if found is not None and not found.append_only and at > self.dead_letters.get(identity, 0):
             if name in self.unlabelled:
                 raise NotLabelledError(f"table {name}: its labels may not be written")
-            self.effects.note(f"note letters of {identity}")
+            self.effects.note(f"note dead letters of {identity}")
             self.dead_letters[identity] = at
 
     def set_pending_resync(self, definition: TableDefinition, newest: int) -> None:

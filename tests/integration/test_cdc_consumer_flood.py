@@ -44,7 +44,7 @@ def dead_letters(world: World, enough: int) -> Sequence[DeadLetter]:
         found.extend(world.dead_letters())
         return len(found) >= enough
 
-    world.processes.wait_until(lambda: kept() or None, "the letters", TIMEOUT)
+    world.processes.wait_until(lambda: kept() or None, "the dead letters", TIMEOUT)
     return found
 
 

@@ -1,6 +1,6 @@
 """Columns that several tasks add at once, in the middle of their micro-batches: one table, each column once.
 
-Each task is a thread with clients of its own, as each of Spark's workers has them; only leases and letters are in
+Each task is a thread with clients of its own, as each of Spark's workers has them; only leases and dead letters are in
 memory.
 """
 

@@ -81,7 +81,7 @@ class Served:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Served]:
-    """Serve letters of several kinds."""
+    """Serve dead letters of several kinds."""
     database = open_database(f"sqlite:///{folder / 'letters.sqlite3'}")
     try:
         store, publisher, stop = SqlDeadLetterStore(database), FakeReplayPublisher(), Stop()

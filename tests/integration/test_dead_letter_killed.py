@@ -1,6 +1,6 @@
 """The collector and the commands as processes, killed before every step that leaves a mark outside, one after another.
 
-Nothing is lost, and nothing is there twice but a message that was published before its letter could be said to be
+Nothing is lost, and nothing is there twice but a message that was published before its dead letter could be said to be
 replayed: that is harmless, for a change carries its own sequence.
 """
 

@@ -1,4 +1,4 @@
-"""What the mirrors in BigQuery (the stand-in) hold of the rows of letters; the consumer's own code makes them."""
+"""What the mirrors in BigQuery (the stand-in) hold of the rows of dead letters; the consumer's own code makes them."""
 
 import json
 from collections.abc import Mapping

@@ -77,7 +77,7 @@ def test_a_burst_is_kept_whole_though_the_collector_is_killed_again_and_again_in
         collector = service.launch()
         there = len(kills) and kills[-1]
         more = there + chance.randint(1, 500)
-        service.processes.wait_until(lambda more=more: service.count() >= more or None, "more letters", TIMEOUT)  # type: ignore[misc]
+        service.processes.wait_until(lambda more=more: service.count() >= more or None, "more dead letters", TIMEOUT)  # type: ignore[misc]
         collector.kill()
         kills.append(service.count())
     publishing.join()

@@ -50,7 +50,7 @@ class Running:
         return json.loads(answered)
 
     def collect(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Let letters fail, and wait until they are collected."""
+        """Let dead letters fail, and wait until they are collected."""
         self.service.publish(dead_letters)
         self.service.wait_until_stored(counted(dead_letters))
 

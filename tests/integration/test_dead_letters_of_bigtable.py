@@ -39,7 +39,7 @@ def parts(
 
 
 def kept(service: DeadLetterService) -> Mapping[Reason, StoredDeadLetter]:
-    """Return the letters that are in the store, by reason."""
+    """Return the dead letters that are in the store, by reason."""
     if not service.file.exists():
         return {}
     with closing(open_database(service.database)) as database:
@@ -63,7 +63,7 @@ def test_what_it_cannot_make_a_change_of_is_the_same_dead_letter_when_read_again
 
     service.start()
     reader = pipeline.start(**reading)
-    service.processes.wait_until(lambda: kept(service).keys() == wanted or None, "two letters", TIMEOUT)
+    service.processes.wait_until(lambda: kept(service).keys() == wanted or None, "two dead letters", TIMEOUT)
     first = kept(service)
     reader.kill()
     pipeline.partitions += "-anew"  # another reader, that knows nothing of what this one did

@@ -1,4 +1,4 @@
-"""The console over letters and services on fakes, visited as a browser does: cookies are kept, forms bring their value.
+"""The console over dead letters and services on fakes, visited as by a browser: cookies are kept, forms bring values.
 
 The services say much that a hostile writer would like to see on a page.
 """

@@ -33,7 +33,7 @@ TIMEOUT = 120.0  # seconds
 
 @dataclass
 class Place:
-    """A store with letters, and where they are replayed to."""
+    """A store with dead letters, and where they are replayed to."""
 
     file: Path
     pubsub: str
@@ -73,7 +73,7 @@ class Place:
         return json.loads(out)
 
     def keep(self, dead_letters: Sequence[DeadLetter], message: str = "first") -> None:
-        """Let letters arrive, as the collector keeps them."""
+        """Let dead letters arrive, as the collector keeps them."""
         with closing(open_database(self.environment["DATABASE"])) as database:
             arrivals = [Arrival(dead_letter=one, message_id=f"{message} {n}") for n, one in enumerate(dead_letters)]
             SqlDeadLetterStore(database).keep(arrivals, Nanoseconds(time.time_ns()))
@@ -96,7 +96,7 @@ class Place:
 
 
 def fresh(count: int, keys: int = 8, **row: Any) -> list[DeadLetter]:
-    """Return letters of changes that were committed just now."""
+    """Return dead letters of changes that were committed just now."""
     now = at(time.time_ns())
     return [
         a_dead_letter(

@@ -79,11 +79,11 @@ class DeadLetterService:
             return None
 
     def publish(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Publish letters as every service does."""
+        """Publish dead letters as every service does."""
         DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, Stop()).keep(dead_letters)
 
     def stored(self) -> Sequence[DeadLetterLine]:
-        """Return every letter of the store."""
+        """Return every dead letter of the store."""
         database = open_database(self.database)
         with closing(database):
             store, after = SqlDeadLetterStore(database), None
@@ -96,7 +96,7 @@ class DeadLetterService:
                     return found
 
     def count(self) -> int:
-        """Return how many letters there are; none where there is no store yet."""
+        """Return how many dead letters there are; none where there is no store yet."""
         if not self.file.exists():
             return 0
         with closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as connection:
@@ -107,14 +107,14 @@ class DeadLetterService:
         return int(found)
 
     def attempts(self) -> Mapping[str, int]:
-        """Return how often each letter has failed."""
+        """Return how often each dead letter has failed."""
         return {str(line.id): line.attempts for line in self.stored()}
 
     def wait_until_stored(self, wanted: Mapping[str, int]) -> None:
         def stored() -> bool:
             return self.file.exists() and self.attempts() == wanted
 
-        self.processes.wait_until(lambda: stored() or None, f"{len(wanted)} letters in the store", TIMEOUT)
+        self.processes.wait_until(lambda: stored() or None, f"{len(wanted)} dead letters in the store", TIMEOUT)
 
 
 def a_dead_letter(number: int, size: int = 200) -> DeadLetter:

@@ -48,7 +48,7 @@ class Dying:
 
 
 class World:
-    """A store with letters, and what replays of them reach."""
+    """A store with dead letters, and what replays of them reach."""
 
     def __init__(self) -> None:
         self.store = FakeDeadLetterStore()
@@ -58,24 +58,24 @@ class World:
         self.arrivals = 0
 
     def keep(self, *dead_letters: DeadLetter) -> Sequence[DeadLetterId]:
-        """Let letters arrive, for the first time or again."""
+        """Let dead letters arrive, for the first time or again."""
         for dead_letter in dead_letters:
             self.arrivals += 1
             self.store.keep([Arrival(dead_letter=dead_letter, message_id=str(self.arrivals))], self.clock.now())
         return [DeadLetterId(one.identity) for one in dead_letters]
 
     def keep_again(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Let letters fail again."""
+        """Let dead letters fail again."""
         self.keep(*dead_letters)
 
     def stored(self, dead_letter: str) -> StoredDeadLetter:
-        """Return a letter that is there, by its id."""
+        """Return a dead letter that is there, by its id."""
         stored = self.store.get(DeadLetterId(dead_letter))
         assert stored is not None
         return stored
 
     def apply(self, dead_letter: DeadLetter, sequence: int) -> None:
-        """Let the mirror have this sequence of a letter's row."""
+        """Let the mirror have this sequence of a dead letter's row."""
         row = content_of(dead_letter).row
         assert row is not None
         self.mirrors.applied[row] = str(four_sections(sequence))

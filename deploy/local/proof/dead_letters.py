@@ -58,13 +58,13 @@ class DeadLettersFound:
     """What became of the poison of a run."""
 
     collected: Mapping[str, int] = field(default_factory=dict)
-    """Letters by reason."""
+    """Dead letters by reason."""
     by_state: Mapping[str, int] = field(default_factory=dict)
     """What has become of them."""
 
     @property
     def settled(self) -> bool:
-        """Return whether every letter was collected, and none is left open."""
+        """Return whether every dead letter was collected, and none is left open."""
         states = {state: number for state, number in self.by_state.items() if number}
         return "open" not in states and 0 < sum(self.collected.values()) <= sum(states.values())
 
@@ -173,7 +173,7 @@ class DeadLettersStory:
         self.changes[TABLE] = self.changes.get(TABLE, 0) + len(writes)
 
     def _open(self) -> Mapping[str, int]:
-        """Return how many letters of each reason are open, as the collector says."""
+        """Return how many dead letters of each reason are open, as the collector says."""
         found = self._stack.dead_letter.status().get("open_by_reason", {})
         assert isinstance(found, dict)
         return found

@@ -1,4 +1,4 @@
-"""BigQuery away for long: Pub/Sub keeps the backlog, leases are kept, nothing is lost and nothing becomes a letter.
+"""BigQuery away for long: Pub/Sub keeps the backlog, leases are kept, nothing is lost or becomes a dead letter.
 
 And the consumer says what is the matter, and is not taken to be dead for it.
 """
@@ -61,7 +61,7 @@ class Deliveries:
         return self._rig.counted(self._consumer, f"millrace_leases_{what}_total")
 
     def check(self) -> None:
-        """Fail where a message was delivered more than once, or one became a letter."""
+        """Fail where a message was delivered more than once, or one became a dead letter."""
         published = self._settled()
         assert self._counted("acquired") - self._taken == published - self._published > 0, "each was delivered once"
         assert self._rig.dead_letters() == []

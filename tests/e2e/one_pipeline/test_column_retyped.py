@@ -1,4 +1,4 @@
-"""A column dropped and added again with another type: who says so, what flows on, and the fixes to the letter."""
+"""A column dropped and added again with another type: who says so, what flows on, and the fixes to the dead letter."""
 
 import re
 from collections.abc import Mapping

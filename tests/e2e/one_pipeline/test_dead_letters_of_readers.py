@@ -32,7 +32,7 @@ class Person:
         return printed
 
     def sees(self, count: int, attempts: int) -> Sequence[Mapping[str, Any]]:
-        """Wait until so many letters have failed so often; return them."""
+        """Wait until so many dead letters have failed so often; return them."""
         found: list[Mapping[str, Any]] = []
 
         def there() -> bool:
@@ -41,7 +41,7 @@ class Person:
                 found[:] = json.loads(printed)["dead_letters"]
             return code == 0 and [one["attempts"] for one in found] == [attempts] * count
 
-        self.rig.wait(there, f"{count} letters that have failed {attempts} times")
+        self.rig.wait(there, f"{count} dead letters that have failed {attempts} times")
         return found
 
 
@@ -62,7 +62,7 @@ def test_a_row_too_large_for_any_message_is_one_dead_letter_however_often_it_is_
     assert dead_letter["payload_bytes"] > LARGE
     assert {row["Id"] for row in rig.rows("Singers")} <= {1}, "its neighbours in the transaction go on"
 
-    # Read once more from the beginning, by a reader that knows nothing of the first: the same letter, failed once more.
+    # Read once more from the beginning, by a reader that knows nothing of the first: the same one, failed once more.
     reader.process.kill()
     rig.wait_until_ready(rig.start_reader("spanner_reader_again", PARTITION_TABLE="other_partitions"))
     (same,) = person.sees(1, attempts=2)

@@ -50,7 +50,7 @@ def test_it_is_reported_when_the_dead_letter_is_kept_and_before_the_message_is_a
 
     assert world.tables.dead_letters == {"planes": SINCE}
     settled = [one for one in world.effects.done if one.startswith(("keep 1", "note", "ack"))]
-    assert settled == ["keep 1 letters", "note letters of planes", "ack 2"]
+    assert settled == ["keep 1 dead letters", "note dead letters of planes", "ack 2"]
 
 
 def test_killed_anywhere_it_is_reported_before_any_ack() -> None:
@@ -149,7 +149,7 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_dead_letters_messages
 
     assert world.leases.acked == ["a1", "a2"]
     assert set(world.leases.deferred_for) == {"a0", "a3"}
-    assert (len(world.dead_letters.kept), world.effects.done.count("keep 2 letters")) == (2, 1)
+    assert (len(world.dead_letters.kept), world.effects.done.count("keep 2 dead letters")) == (2, 1)
     assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
     assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
@@ -169,7 +169,7 @@ def test_dead_letters_are_kept_once_in_a_task_whatever_else_is_waited_for() -> N
     world.writer.failing.add("airports")
     counts = world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS), a_message(a_change(3)))
 
-    assert world.effects.done.count("keep 1 letters") == 1
+    assert world.effects.done.count("keep 1 dead letters") == 1
     assert (counts.acked, counts.deferred, counts.dead_letters) == (1, 2, {"value_does_not_fit": 1})
 
 

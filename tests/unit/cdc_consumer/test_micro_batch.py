@@ -120,10 +120,10 @@ def test_while_bigquery_is_unavailable_nothing_is_settled_and_then_everything_is
 
     assert counts.acked == 3
     assert world.effects.done[0] == "keep leases"
-    settling = ("ack", "keep 1 letters", "deferred", "give back")
+    settling = ("ack", "keep 1 dead letters", "deferred", "give back")
     settled = [number for number, effect in enumerate(world.effects.done) if effect.startswith(settling)]
     assert any(effect.startswith("append") for effect in world.effects.done[: settled[0]])  # it was back by then
-    assert world.effects.done[settled[0]] == "keep 1 letters"
+    assert world.effects.done[settled[0]] == "keep 1 dead letters"
     assert not any(effect.startswith(("give back", "defer")) for effect in world.effects.done)
 
 
@@ -192,7 +192,7 @@ def test_while_pubsub_is_unavailable_for_dead_letters_and_acks_leases_are_kept_a
     counts = world.apply(a_message(data=b"garbage"), a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert (counts.acked, counts.deferred, counts.dead_letters) == (2, 1, {"undecodable": 1})
-    assert world.effects.done[-4:] == ["keep 1 letters", "note letters of planes", "ack 2", "defer 1"]
+    assert world.effects.done[-4:] == ["keep 1 dead letters", "note dead letters of planes", "ack 2", "defer 1"]
     assert world.waits >= 8
 
 

@@ -23,7 +23,7 @@ def stuck(world: World) -> None:
 
 
 def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> list[tuple[int, Any, int]]:
-    """Deliver a row that always fails, alone of its table, until it is a letter; return what each task said."""
+    """Deliver a row that always fails, alone of its table, until it is a dead letter; return what each task said."""
     reports = []
     for delivery in range(1, deliveries + 1):
         world.leases.deferred_for.clear()

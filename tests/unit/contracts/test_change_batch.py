@@ -196,7 +196,7 @@ def test_one_change_is_cut_out_verbatim_under_the_same_header() -> None:
     assert (alone.op, alone.sequence) == (["DELETE"], ["2/2/3/0"])
     assert bytes(alone.old[0]) == bytes(batch.old[1])
     assert decode_batch(batch.cut(0)).cut(0) == batch.cut(0), (
-        "cutting what was cut changes nothing: a replay is the same letter"
+        "cutting what was cut changes nothing: a replay is the same dead letter"
     )
 
 

@@ -1,4 +1,4 @@
-"""Dead letters keep what came, and the same letter has the same name however often it arrives."""
+"""Dead letters keep what came, and the same dead letter has the same name however often it arrives."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of the dead-letter service share: a person at the command line, and the API over three letters."""
+"""What tests of the dead-letter service share: a person at the command line, and the API over three dead letters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Letters for tests: one change of a row of `planes` each, as the consumer cuts them out."""
+"""Dead letters for tests: one change of a row of `planes` each, as the consumer cuts them out."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ def at(instant: int) -> str:
 
 
 def a_dead_letter(change: Change | None = None, header: Header | None = None, **more: Any) -> DeadLetter:
-    """Return a letter of one change."""
+    """Return a dead letter of one change."""
     change, header = change or a_change(), header or a_header()
     data = decode_batch(encode_batch(header, [change])).cut(0)
     dead_letter = DeadLetter(
@@ -43,7 +43,7 @@ def a_dead_letter(change: Change | None = None, header: Header | None = None, **
 
 
 def junk(data: bytes = b"\x00 junk", **more: Any) -> DeadLetter:
-    """Return a letter of a message that cannot be read."""
+    """Return a dead letter of a message that cannot be read."""
     dead_letter = DeadLetter(
         data=data,
         attributes={"who": "somebody"},

@@ -1,4 +1,4 @@
-"""The collector: a letter is in the subscription or in the store at every moment, wherever the process dies."""
+"""The collector: a dead letter is in the subscription or in the store at every moment, wherever the process dies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -42,7 +42,7 @@ class WatchedStore(FakeDeadLetterStore):
         self.unheard = 0
         self.bad: str | None = None
         """The message id that it refuses with ``error``."""
-        self.error: Exception = ZeroDivisionError("nobody has seen such a letter")
+        self.error: Exception = ZeroDivisionError("nobody has seen such a dead letter")
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         if self.away:
@@ -81,7 +81,7 @@ class World:
         collector.run(stop)
 
     def dead_letters(self) -> Mapping[str, int]:
-        """Return how often each letter of the store has failed."""
+        """Return how often each dead letter of the store has failed."""
         found = self.store.find(Selection(), limit=1_000).dead_letters
         return {line.id: line.attempts for line in found}
 

@@ -32,7 +32,7 @@ def row_of(dead_letter: DeadLetter) -> Any:
 
 
 def with_row(row: bytes) -> DeadLetter:
-    """Return a letter whose row is this text."""
+    """Return a dead letter whose row is this text."""
     dead_letter = a_dead_letter()
     return a_dead_letter(data=dead_letter.data.replace(b'{"name": "name 1"}', row))
 

@@ -1,4 +1,4 @@
-"""Which letters fail for one cause: what differs from record to record is taken out of a detail, and nothing else."""
+"""Which dead letters fail for one cause: what differs from record to record is taken out of a detail, nothing else."""
 
 from collections.abc import Callable
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What is shown of a letter to whom."""
+"""What is shown of a dead letter to whom."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a replay would do with each letter."""
+"""What a replay would do with each dead letter."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Whatever comes to the dead-letter topic becomes a letter, and the same thing failing again is the same letter."""
+"""Whatever comes to the dead-letter topic becomes a dead letter, and the same thing failing again is the same one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +34,7 @@ def received(data: bytes, attributes: Mapping[str, str], ordering_key: str = "")
 
 
 def failed_again(sent: DeadLetter, forced: bool = False) -> DeadLetter:
-    """Return what comes of a letter that is replayed and fails as it did before."""
+    """Return what comes of a dead letter that is replayed and fails as it did before."""
     replayed = dict(sent.attributes) | {REPLAY_OF: sent.identity} | ({REPLAY_FORCED: "true"} if forced else {})
     again = replace(sent, attributes=replayed, failed_at=AT, reason=Reason.BAD_CHANGE, detail="again", identity="")
     return received(sent.data, to_attributes(again), "")
@@ -106,7 +106,7 @@ def test_what_is_forwarded_twice_is_one_dead_letter() -> None:
 
 
 def test_a_forwarded_change_is_the_dead_letter_that_the_consumer_makes_of_it() -> None:
-    """Else a change that was forwarded, replayed and then set aside by the consumer would be two letters."""
+    """Else a change that was forwarded, replayed and then set aside by the consumer would be two dead letters."""
     forwarded = received(BATCH, FORWARDED | {"table": "planes"}, "planes/3")
 
     assert by_the_consumer(BATCH, forwarded.attributes, "planes/3").identity == forwarded.identity
@@ -143,7 +143,7 @@ def test_a_dead_letter_that_is_not_understood_keeps_what_it_says_of_itself(
     assert found.reason is Reason.UNEXPLAINED
     assert detail in found.detail
     assert sent.detail in found.detail
-    assert found.identity == sent.identity, "once it is understood, it is the same letter"
+    assert found.identity == sent.identity, "once it is understood, it is the same dead letter"
     assert (found.data, found.attributes, found.ordering_key) == (sent.data, sent.attributes, sent.ordering_key)
     assert (found.table, found.key, found.sequence) == (sent.table, sent.key, sent.sequence)
 
@@ -237,7 +237,7 @@ def test_a_change_that_the_consumer_cuts_out_keeps_its_name(changes: list[object
 
 
 def by_the_consumer(data: bytes, attributes: Mapping[str, str], ordering_key: str, index: int = 0) -> DeadLetter:
-    """Return the letter that the consumer makes of a change of a message."""
+    """Return the dead letter that the consumer makes of a change of a message."""
     batch = decode_batch(data)
     poison = poison_change(0, batch, index, Reason.VALUE_DOES_NOT_FIT, "column seats of type INT64: not a number")
     return DeadLetter(
@@ -256,5 +256,5 @@ def by_the_consumer(data: bytes, attributes: Mapping[str, str], ordering_key: st
 
 
 def a_dead_letter() -> DeadLetter:
-    """Return a change that did not fit, as a letter."""
+    """Return a change that did not fit, as a dead letter."""
     return by_the_consumer(BATCH, {"table": "planes", "change_count": "1"}, "planes/3")

@@ -1,4 +1,4 @@
-"""The loop of a replay: in order, each letter once at a time, and nothing lost wherever it is killed."""
+"""The loop of a replay: in order, each dead letter once at a time, and nothing lost wherever it is killed."""
 
 import threading
 from collections import Counter

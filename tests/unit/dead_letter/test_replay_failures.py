@@ -1,4 +1,4 @@
-"""A replay whose letters come back failing ends, and one whose letters do not is held up by nothing but a sample."""
+"""A replay whose dead letters come back failing ends; any other is held up by nothing but a sample."""
 
 import random
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MANY = 600
 
 
 class Late(WaitedClock):
-    """A clock by which letters come back some time after they were sent."""
+    """A clock by which dead letters come back some time after they were sent."""
 
     def __init__(self, world: World, after: timedelta) -> None:
         super().__init__(NOW)
@@ -42,7 +42,7 @@ class Late(WaitedClock):
 
 
 def failing_world(bad: Any, after: float = 2.0) -> World:
-    """Return a world in which letters that are ``bad`` come back so many seconds after they were sent."""
+    """Return a world in which dead letters that are ``bad`` come back so many seconds after they were sent."""
     world = World()
     clock = Late(world, timedelta(seconds=after))
     world.clock = clock
@@ -51,7 +51,7 @@ def failing_world(bad: Any, after: float = 2.0) -> World:
 
 
 def dead_letters(table: str, count: int) -> Sequence[DeadLetter]:
-    """Return letters of one cause."""
+    """Return dead letters of one cause."""
     return [a_dead_letter(a_change(n), a_header(table)) for n in range(count)]
 
 
@@ -93,7 +93,7 @@ def test_where_nothing_comes_back_it_waits_once_for_each_cause() -> None:
     assert waited == pytest.approx(2 * TIME_TO_COME_BACK.total_seconds())
 
 
-@pytest.mark.parametrize(("there", "limit"), [(SAMPLE, None), (100, SAMPLE)], ids=["few letters", "a limit"])
+@pytest.mark.parametrize(("there", "limit"), [(SAMPLE, None), (100, SAMPLE)], ids=["few dead letters", "a limit"])
 def test_what_is_no_more_than_the_sample_is_not_waited_for(there: int, limit: int | None) -> None:
     world = failing_world(lambda _one: True)
     world.keep(*dead_letters("planes", there))

@@ -64,7 +64,7 @@ def test_the_head_of_an_export_hands_nothing_out_and_writes_nothing_down(api: Ap
 
 
 class Breaking(FakeDeadLetterStore):
-    """Hands out so many letters, and is away then."""
+    """Hands out so many dead letters, and is away then."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Breaking(FakeDeadLetterStore):
 
 
 def breaking(after: int) -> Api:
-    """Return the API over a store of more letters than are read at once, which is away after so many."""
+    """Return the API over a store of more dead letters than are read at once, which is away after so many."""
     store = Breaking(after)
     some = [a_dead_letter(a_change(number, name="Ada")) for number in range(1_200)]
     store.keep([Arrival(dead_letter=one, message_id=one.identity) for one in some], NOW)

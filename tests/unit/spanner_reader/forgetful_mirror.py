@@ -46,7 +46,7 @@ class Mirror:
         self.complete_since: dict[str, ChangeSequenceNumber] = {}
         """From when on a table is complete, as was said in time to be believed."""
         self.refused: list[Arrival] = []
-        """What became a letter."""
+        """What became a dead letter."""
 
     def take(self, arrivals: Iterable[Arrival]) -> "Mirror":
         """Apply messages as they arrive."""

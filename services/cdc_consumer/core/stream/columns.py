@@ -127,7 +127,7 @@ class Decoded:
     tables: Sequence[TableChanges]
     poison: Sequence[Poison]
     batches: Mapping[int, ChangeBatch]
-    """The decoded batch of each message that has one, to cut letters out of."""
+    """The decoded batch of each message that has one, to cut dead letters out of."""
     unfit: Mapping[str, PoisonRecordError] = field(default_factory=dict)
     """Tables, by identity, that a header asks for and that BigQuery could not hold, and why."""
     left_out: Mapping[tuple[str, Content], int] = field(default_factory=dict)
