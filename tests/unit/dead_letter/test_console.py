@@ -318,7 +318,7 @@ def test_a_replay_that_fails_reports_why_and_lets_the_next_one_begin(api: Api, a
     visit = Visit(failing)
     visit.sign_in()
     for _again in range(6):  # more than may be under way at once
-        page = text_of(visit.submit("/dead-letters/replays", letter=ONE.identity, execute="yes"))
+        page = text_of(visit.submit("/dead-letters/replays", dead_letter=ONE.identity, execute="yes"))
         assert "It has ended: set TOPIC" in page
 
 
@@ -368,14 +368,14 @@ def test_a_form_without_a_dead_letter_or_of_none_changes_nothing(api: Api, ada: 
         assert ada.submit(path.replace(ONE.identity, "0" * 32)).status == 404
     else:
         assert ada.submit(path, why="x").status == 422
-        assert ada.submit(path, why="x", letter="0" * 32).status == 404
+        assert ada.submit(path, why="x", dead_letter="0" * 32).status == 404
     assert {state_of(api, one) for one in (ONE, TWO, JUNK)} == {"open"}
 
 
 @pytest.mark.parametrize("path", ACTIONS)
 def test_no_visitor_acts_without_a_name(api: Api, path: str) -> None:
     visit = Visit(api)
-    page = visit.submit(path, letter=ONE.identity, why="x", execute="yes")
+    page = visit.submit(path, dead_letter=ONE.identity, why="x", execute="yes")
     assert (page.status, "sign in with a token" in text_of(page)) == (401, True)
     shown = visit.get(DEAD_LETTER)
     assert "To act on dead letters, or to see values, sign in" in text_of(shown)
@@ -394,14 +394,14 @@ def test_no_visitor_acts_without_a_name(api: Api, path: str) -> None:
 )
 def test_a_form_of_another_site_is_refused(api: Api, ada: Visit, path: str, headers: Mapping[str, str]) -> None:
     form = ada.form()
-    page = ada.post(path, {"form": form, "letter": ONE.identity, "why": "x", "execute": "yes"}, headers)
+    page = ada.post(path, {"form": form, "dead_letter": ONE.identity, "why": "x", "execute": "yes"}, headers)
     assert (page.status, "comes from another page" in text_of(page)) == (403, True)
     assert api.actions(ONE.identity) == [("arrived", "collector")]
 
 
 @pytest.mark.parametrize("form", [{}, {"form": ""}, {"form": "0" * 64}])
 def test_a_form_without_the_value_of_this_visit_is_refused(api: Api, ada: Visit, form: Mapping[str, str]) -> None:
-    page = ada.post("/dead-letters/discard", {"letter": ONE.identity, "why": "x", **form})
+    page = ada.post("/dead-letters/discard", {"dead_letter": ONE.identity, "why": "x", **form})
     assert (page.status, "earlier visit" in text_of(page)) == (403, True)
     assert state_of(api, ONE) == "open"
 
@@ -411,14 +411,16 @@ def test_a_form_without_the_value_of_this_visit_is_refused(api: Api, ada: Visit,
     [(None, 403), ("null", 403), ("https://evil.example", 403), ("http://[", 403), ("http://127.0.0.1:8083", 303)],
 )
 def test_a_browser_that_sends_no_site_is_known_by_its_origin(ada: Visit, origin: str | None, status: int) -> None:
-    fields = {"letter": ONE.identity, "form": ada.form(), "why": "x"}
+    fields = {"dead_letter": ONE.identity, "form": ada.form(), "why": "x"}
     answered = ada.post("/dead-letters/discard", fields, {"sec-fetch-site": None, "origin": origin})
     assert answered.status == status
 
 
 def test_a_value_of_another_visitor_is_worth_nothing(api: Api, ada: Visit) -> None:
     other = Visit(api)
-    assert other.post("/dead-letters/discard", {"form": ada.form(), "letter": ONE.identity, "why": "x"}).status == 403
+    assert (
+        other.post("/dead-letters/discard", {"form": ada.form(), "dead_letter": ONE.identity, "why": "x"}).status == 403
+    )
 
 
 @pytest.mark.parametrize("seal", ["", "x", "YWRh.99999999999.0", "YWRh.1.2.3", "é.1.é", "%00.9.9", "YWRh.9e9.00"])
@@ -434,7 +436,7 @@ def test_who_has_a_token_cannot_make_a_cookie_of_another_name(api: Api) -> None:
     seal = hmac.new(digest, f"console {name} {until}".encode(), hashlib.sha256).hexdigest()
     visit = Visit(api, {"millrace_signed_in": f"{name}.{until}.{seal}"})
     assert b"Signed in as" not in visit.get("/").body
-    assert visit.submit("/dead-letters/discard", letter=ONE.identity, why="as bob").status == 401
+    assert visit.submit("/dead-letters/discard", dead_letter=ONE.identity, why="as bob").status == 401
     assert api.actions(ONE.identity) == [("arrived", "collector")]
 
 
@@ -563,13 +565,13 @@ def hostile_pages() -> Mapping[str, Answered]:
         found[f"{dead_letter} shown"] = visit.submit(f"/dead-letters/{dead_letter}/values")
         group = str(api.get(f"dead-letters/{dead_letter}").json["group"])
         found[f"{dead_letter} group"] = visit.get(f"/dead-letters/groups/{group}")
-        found[f"{dead_letter} dry"] = visit.submit("/dead-letters/replays", letter=dead_letter)
+        found[f"{dead_letter} dry"] = visit.submit("/dead-letters/replays", dead_letter=dead_letter)
     found["edit"] = visit.submit(f"/dead-letters/{one}/edit")
     row = '{"name": "' + HOSTILE.replace('"', "'").replace("\x00", "").replace("\x1b", "") + '"}'
     found["difference"] = visit.submit(f"/dead-letters/{one}/edit", row=row, why=HOSTILE)
     found["saved"] = visit.submit(f"/dead-letters/{one}/edit", row=row, why=HOSTILE, save="yes")
     found["superseded"] = visit.get(f"/dead-letters/{one}")
-    found["discarded"] = visit.submit("/dead-letters/discard", letter=others[0], why=HOSTILE)
+    found["discarded"] = visit.submit("/dead-letters/discard", dead_letter=others[0], why=HOSTILE)
     for path in (f"/dead-letters/{HOSTILE}", f"/dead-letters/groups/{HOSTILE}", f"/dead-letters/replays/{HOSTILE}"):
         found[f"none {path[:24]}"] = visit.get(path.replace("/script", "script"))
     found["a flash"] = visit.get(f"/dead-letters/{one}", done=HOSTILE, count=HOSTILE)

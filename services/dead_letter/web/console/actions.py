@@ -47,9 +47,9 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
     def restore(request: Request) -> Response:
         return _decided(request, tools, State.OPEN, "restored")
 
-    @router.post("/dead-letters/{letter}/edit")
-    def edit(request: Request, letter: str) -> Response:
-        original, fields = dead_letter_of(store, letter.lower()), request.state.fields
+    @router.post("/dead-letters/{dead_letter}/edit")
+    def edit(request: Request, dead_letter: str) -> Response:
+        original, fields = dead_letter_of(store, dead_letter.lower()), request.state.fields
         if "row" not in fields:
             row = row_to_edit(original)
             note_values(request, tools, original)
@@ -156,7 +156,7 @@ def _run(tools: WebTools, run: str) -> ReplayRun:
 def _selection(request: Request) -> Selection:
     """Return the dead letter or the group that a form names: never more than that."""
     fields = request.state.fields
-    if dead_letter := fields.get("letter"):
+    if dead_letter := fields.get("dead_letter"):
         return Selection(ids=frozenset({DeadLetterId(dead_letter.lower())}))
     if group := fields.get("group"):
         return Selection(groups=frozenset({GroupId(group)}))
@@ -166,13 +166,13 @@ def _selection(request: Request) -> Selection:
 def _target(selection: Selection) -> tuple[str, str]:
     """Return the field of a form that means the same again, and its value."""
     if selection.ids:
-        return "letter", next(iter(selection.ids))
+        return "dead_letter", next(iter(selection.ids))
     return "group", next(iter(selection.groups))
 
 
 def _back(selection: Selection) -> str:
     field, value = _target(selection)
-    return f"/dead-letters/{value}" if field == "letter" else f"/dead-letters/groups/{value}"
+    return f"/dead-letters/{value}" if field == "dead_letter" else f"/dead-letters/groups/{value}"
 
 
 def _who(request: Request) -> str:

@@ -75,13 +75,15 @@ def add_dead_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) ->
             done=_done(request),
         )
 
-    @router.get("/dead-letters/{letter}")
-    def dead_letter(request: Request, letter: str) -> Response:
-        return shown(request, pages, tools, dead_letter_of(store, letter.lower()), values=False, done=_done(request))
+    @router.get("/dead-letters/{dead_letter}")
+    def dead_letter(request: Request, dead_letter: str) -> Response:
+        return shown(
+            request, pages, tools, dead_letter_of(store, dead_letter.lower()), values=False, done=_done(request)
+        )
 
-    @router.post("/dead-letters/{letter}/values")
-    def values(request: Request, letter: str) -> Response:
-        stored = dead_letter_of(store, letter.lower())
+    @router.post("/dead-letters/{dead_letter}/values")
+    def values(request: Request, dead_letter: str) -> Response:
+        stored = dead_letter_of(store, dead_letter.lower())
         note_values(request, tools, stored)
         return shown(request, pages, tools, stored, values=True)
 
