@@ -2,15 +2,23 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from google.cloud import bigquery
 
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.schema.unanswered import Unanswered
+from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import UnansweredError
+from tests.builders import a_header
+from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery
+from tests.unit.cdc_consumer.world import NOW
 
+PLANES = table_definition(a_header())
 WITHIN = timedelta(seconds=5)
 
 
@@ -97,3 +105,28 @@ def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: 
         reads.ask("table", refuse)
     assert reads.ask("table", lambda: 2) == 2
     assert waited == [5, 5]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tables: tables.ensure(PLANES),
+        lambda tables: tables.complete(PLANES, NOW, NOW),
+        lambda tables: tables.set_pending_resync(PLANES, NOW),
+        lambda tables: tables.note_dead_letters("planes", "", NOW),
+    ],
+    ids=["ensure", "complete", "set_pending_resync", "note_dead_letters"],
+)
+def test_nothing_about_a_table_waits_longer_for_its_definition(
+    call: Callable[[BigQueryTables], object], silent: Silent, waited: Sequence[float]
+) -> None:
+    class SilentBigQuery(FakeBigQuery):
+        def get_table(self, path: object, **more: Any) -> bigquery.Table:
+            silent()
+            return super().get_table(path, **more)
+
+    client: Any = SilentBigQuery()
+    with pytest.raises(UnansweredError, match=r"table p\.d\.planes: BigQuery gives no answer"):
+        call(BigQueryTables(client, "p", "d"))
+    assert waited == [5]
+    silent.answer()

@@ -26,17 +26,21 @@ class NoTableError(TableTroubleError):
 
 
 def change_labels(
-    client: bigquery.Client, path: str, change: Callable[[bigquery.Table], Mapping[str, str | None] | None]
+    client: bigquery.Client,
+    path: str,
+    change: Callable[[bigquery.Table], Mapping[str, str | None] | None],
+    read: Callable[[str], bigquery.Table] | None = None,
 ) -> bool:
     """Give a table the labels that ``change`` makes of it as it is, and return whether it has new ones.
 
-    None is to leave it as it is; a label that is None goes. TransientError, TableTroubleError or NoTableError where
-    that cannot be done now. Where labels may not be written at all, that is said in the log.
+    None is to leave it as it is; a label that is None goes. ``read`` returns the table. TransientError,
+    TableTroubleError or NoTableError where that cannot be done now. Where labels may not be written at all, that is
+    said in the log.
     """
     for _attempt in range(_ATTEMPTS):
         with rest_errors(f"table {path}"):
             try:
-                found = client.get_table(path, **ONE_CALL)
+                found = client.get_table(path, **ONE_CALL) if read is None else read(path)
             except exceptions.NotFound as error:
                 raise NoTableError(f"there is no table {path}") from error
             labels = change(found)

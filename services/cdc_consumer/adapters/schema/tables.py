@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice, permutations
 from typing import Final
 
@@ -179,7 +180,7 @@ class BigQueryTables:
                 )
             return completed(found.labels, found.created, since, read_since, now, self._clock_margin)
 
-        if change_labels(self._client, str(self._path(definition)), labels):
+        if change_labels(self._client, str(self._path(definition)), labels, self._get):
             structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)
 
     def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
@@ -198,7 +199,7 @@ class BigQueryTables:
             return changed
 
         with suppress(NoTableError):
-            if change_labels(self._client, path, labels):
+            if change_labels(self._client, path, labels, self._get):
                 self._dead_lettered[path] = beyond
             elif wanted:
                 raise NotLabelledError(f"table {path}: its labels may not be written")
@@ -213,7 +214,7 @@ class BigQueryTables:
             refused = changed is not None
             return changed
 
-        if change_labels(self._client, path, labels):
+        if change_labels(self._client, path, labels, self._get):
             fix = f"take another snapshot of {definition.mirror_of}: {RESYNC}"
             structlog.get_logger().error(ROWS_TOO_OLD, table=definition.identity, fix=fix)
         elif refused:
@@ -260,14 +261,10 @@ class BigQueryTables:
 
     def _read(self, definition: TableDefinition) -> bigquery.Table | None:
         """Return the table, None where there is none. After a refusal, ask for its dataset, too."""
-        path = self._path(definition)
-
-        def read() -> bigquery.Table:
-            return self._client.get_table(path, **ONE_CALL)
-
+        path = str(self._path(definition))
         try:
             with rest_errors(f"table {path}"), suppress(exceptions.NotFound):
-                return self._reads.ask(f"table {path}", read)
+                return self._get(path)
         except TableTroubleError:
             try:
                 self._dataset_of(definition)
@@ -275,6 +272,10 @@ class BigQueryTables:
                 raise DatasetRefusedError(f"{error.message}; until then everything waits [{error.code}]") from error
             raise
         return None
+
+    def _get(self, path: str) -> bigquery.Table:
+        """Return a table; UnansweredError where BigQuery does not answer in time."""
+        return self._reads.ask(f"table {path}", partial(self._client.get_table, path, **ONE_CALL))
 
     def _dataset_of(self, definition: TableDefinition) -> bigquery.Dataset:
         try:
