@@ -90,14 +90,14 @@ class Control:
             self._warehouse.response_bytes = RESPONSE_BYTES
         return {}
 
-    def hold_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def pause_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let no background apply start: of ``{"table": "p.d.t"}``, or of any table."""
-        self._warehouse.staleness.hold(str(body.get("table", "")))
+        self._warehouse.staleness.pause(str(body.get("table", "")))
         return {}
 
-    def release_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def resume_applies(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let background applies start again: of one table, or of all."""
-        self._warehouse.staleness.release(str(body.get("table", "")))
+        self._warehouse.staleness.resume(str(body.get("table", "")))
         return {}
 
     def apply_now(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -71,8 +71,8 @@ def adapt(statement: exp.Expr, now: int) -> None:
     for data_type in list(statement.find_all(exp.DataType)):
         _adapt_type(data_type)
     for node in reversed(list(statement.find_all(*_TIMESTAMPS, *_DATETIMES))):
-        held_as = TIMESTAMP if isinstance(node, _TIMESTAMPS) else DATETIME
-        node.replace(_cast(node.copy(), held_as))
+        stored_as = TIMESTAMP if isinstance(node, _TIMESTAMPS) else DATETIME
+        node.replace(_cast(node.copy(), stored_as))
 
 
 def _make_floats(statement: exp.Expr) -> None:
@@ -243,25 +243,25 @@ def _adapt_type(node: exp.DataType) -> None:
         case _Type.DECIMAL if not node.expressions:
             node.set("expressions", [exp.DataTypeParam(this=exp.Literal.number(n)) for n in (38, 9)])
         case _Type.BIGDECIMAL:
-            node.replace(_held_as(BIGNUMERIC))
+            node.replace(_stored_type(BIGNUMERIC))
         case _Type.GEOGRAPHY:
-            node.replace(_held_as(GEOGRAPHY))
+            node.replace(_stored_type(GEOGRAPHY))
         case _Type.RANGE:
             element = node.expressions[0].sql(dialect="bigquery")  # not adapted yet: it comes after what it is in
-            node.replace(_held_as(range_type(column_type(element))))
+            node.replace(_stored_type(range_type(column_type(element))))
         case _:
             pass
 
 
-def _held_as(kind: ColumnType) -> exp.DataType:
-    held_as = exp.DataType.build(kind.duckdb, dialect="duckdb")
-    for part in held_as.find_all(exp.DataType):
+def _stored_type(kind: ColumnType) -> exp.DataType:
+    stored_type = exp.DataType.build(kind.duckdb, dialect="duckdb")
+    for part in stored_type.find_all(exp.DataType):
         part.meta[_DUCKDB] = True
-    return held_as
+    return stored_type
 
 
 def _cast(value: exp.Expr, kind: ColumnType) -> exp.Expr:
-    return exp.Cast(this=value, to=_held_as(kind))
+    return exp.Cast(this=value, to=_stored_type(kind))
 
 
 def _moment(micros: int) -> exp.Expr:

@@ -80,19 +80,19 @@ def _type_name(arrow: pa.DataType) -> str:
         (pa.types.is_timestamp, "TIMESTAMP"),
         (pa.types.is_time, "TIME"),
         (pa.types.is_interval, "INTERVAL"),
-        (lambda t: _holds(t, UNITS), "BIGNUMERIC"),
-        (lambda t: _holds(t, TEXT), "GEOGRAPHY"),
-        (lambda t: _holds(t, START), "RANGE"),
+        (lambda t: _has_field(t, UNITS), "BIGNUMERIC"),
+        (lambda t: _has_field(t, TEXT), "GEOGRAPHY"),
+        (lambda t: _has_field(t, START), "RANGE"),
         (pa.types.is_struct, "RECORD"),
         (pa.types.is_null, "INTEGER"),
     )
-    for holds, name in names:
-        if holds(arrow):
+    for matches, name in names:
+        if matches(arrow):
             return name
     raise invalid_query(f"This stand-in cannot return values of the type {arrow}")
 
 
-def _holds(arrow: pa.DataType, name: str) -> bool:
+def _has_field(arrow: pa.DataType, name: str) -> bool:
     return bool(pa.types.is_struct(arrow) and arrow.get_field_index(name) >= 0)
 
 

@@ -22,7 +22,7 @@ class Staleness:
         self._lock = threading.Lock()
         self._watermarks: dict[int, int] = {}
         self._unapplied: set[int] = set()
-        self._held: set[str] = set()
+        self._paused: set[str] = set()
 
     def streamed(self, table: Table) -> None:
         """Note that changes have been accepted."""
@@ -56,7 +56,7 @@ class Staleness:
     def due(self, table: Table) -> bool:
         """Return whether a background apply shall start."""
         with self._lock:
-            if table.number not in self._unapplied or _held(self._held, table):
+            if table.number not in self._unapplied or _is_paused(self._paused, table):
                 return False
         return self._age(table) >= table.max_staleness * _APPLY_AFTER
 
@@ -71,20 +71,20 @@ class Staleness:
         with self._lock:
             self._watermarks[table.number] = max(watermark, self._watermarks.get(table.number, 0))
 
-    def hold(self, table: str) -> None:
+    def pause(self, table: str) -> None:
         """Let no background apply start any more: of one table (``project.dataset.table``) or, empty, of any."""
         with self._lock:
-            self._held.add(table)
+            self._paused.add(table)
 
-    def release(self, table: str) -> None:
+    def resume(self, table: str) -> None:
         """Let background applies start again: of one table or, empty, of all."""
         with self._lock:
-            self._held = self._held - {table} if table else set()
+            self._paused = self._paused - {table} if table else set()
 
     def _age(self, table: Table) -> int:
         with self._lock:
             return self._now() - self._watermarks.get(table.number, table.created)
 
 
-def _held(held: set[str], table: Table) -> bool:
-    return not held.isdisjoint(("", table.name.dotted))
+def _is_paused(paused: set[str], table: Table) -> bool:
+    return not paused.isdisjoint(("", table.name.dotted))

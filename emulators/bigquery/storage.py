@@ -226,7 +226,7 @@ class Storage:
                 cursor.register(name, rows)
             result = cursor.sql(sql)
             rows = result.to_arrow_table()
-            return rows.cast(pa.schema(map(_marked, rows.schema, result.types)))
+            return rows.cast(pa.schema(map(_with_metadata, rows.schema, result.types)))
         finally:
             cursor.close()
 
@@ -354,17 +354,17 @@ def _missing(column: Column) -> Iterator[str]:
         yield f"{name} IS NOT NULL AND ({absent})"
 
 
-def _marked(field: pa.Field, duckdb_type: DuckDBPyType) -> pa.Field:
-    """Mark what holds JSON, however deep it lies."""
+def _with_metadata(field: pa.Field, duckdb_type: DuckDBPyType) -> pa.Field:
+    """Add the metadata of JSON to what holds it, however deep it lies."""
     if str(duckdb_type) == "JSON":
         return field.with_metadata(JSON_COLUMN)
     if "JSON" not in str(duckdb_type):
         return field
     children: list[Any] = [child for _, child in duckdb_type.children]
     if pa.types.is_list(field.type):
-        return field.with_type(pa.list_(_marked(field.type.value_field, children[0])))
+        return field.with_type(pa.list_(_with_metadata(field.type.value_field, children[0])))
     if pa.types.is_struct(field.type):
-        return field.with_type(pa.struct(map(_marked, field.type, children)))
+        return field.with_type(pa.struct(map(_with_metadata, field.type, children)))
     return field
 
 

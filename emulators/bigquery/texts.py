@@ -163,18 +163,18 @@ def _specified(found: re.Match[str], arguments: Any) -> str | None:
     argument = next(arguments, None)
     if argument is None:
         raise ValueError("Too few arguments to FORMAT for pattern")
-    held_as, text = argument
+    stored_as, text = argument
     if kind in "tT":
-        return _padded(found, "NULL" if text is None else _printed(held_as, text, literal=kind == "T"))
+        return _padded(found, "NULL" if text is None else _printed(stored_as, text, literal=kind == "T"))
     if text is None:
         return None
-    if kind == "s" and held_as == "VARCHAR":
+    if kind == "s" and stored_as == "VARCHAR":
         return _padded(found, text)
-    if kind in "diuoxX" and held_as in _INTEGERS:
+    if kind in "diuoxX" and stored_as in _INTEGERS:
         return f"%{found['flags']}{found['width'] or ''}{_precision(found)}{'d' if kind in 'iu' else kind}" % int(text)
-    if kind in "fFeEgG" and held_as in _FLOATS:
+    if kind in "fFeEgG" and stored_as in _FLOATS:
         return f"%{found['flags']}{found['width'] or ''}{_precision(found)}{kind}" % float(text)
-    raise ValueError(f"Invalid type for the format specifier {found[0]!r}, or not served: {_name(held_as)}")
+    raise ValueError(f"Invalid type for the format specifier {found[0]!r}, or not served: {_name(stored_as)}")
 
 
 def _precision(found: re.Match[str]) -> str:

@@ -119,7 +119,7 @@ class Control:
         except ValueError as error:
             raise invalid(str(error)) from error
         if asked.held is not None:
-            self._streams.held = asked.held
+            self._streams.paused = asked.held
         if asked.seconds_per_change is not None:
             self._streams.seconds_per_change = asked.seconds_per_change
         for table in self._tables.all():

@@ -66,7 +66,7 @@ class Replication:
 def what_wins(entries: Iterable[Any], later: Sequence[Any], row: RowCells) -> list[Any]:
     """Return what entries do to a row that has had later ones; RefusedError where that would need a sum's parts."""
     winning: list[Any] = []
-    held_by_later = {cell for entry in later if (cell := written_cell(entry)) is not None}
+    written_later = {cell for entry in later if (cell := written_cell(entry)) is not None}
     added_later = {written_cell(entry) for entry in later if entry.WhichOneof("mutation") != "set_cell"}
     for entry in entries:
         cell = written_cell(entry)
@@ -74,10 +74,10 @@ def what_wins(entries: Iterable[Any], later: Sequence[Any], row: RowCells) -> li
             gone = [each for each in row if deletes(entry, each)]
             if any(each in added_later for each in gone):
                 raise invalid("a sum that was added to since cannot be taken apart")
-            winning += [delete_version(each) for each in gone if each not in held_by_later]
-            row = RowCells(each for each in row if each in held_by_later or each not in gone)
+            winning += [delete_version(each) for each in gone if each not in written_later]
+            row = RowCells(each for each in row if each in written_later or each not in gone)
         elif not any(deletes(each, cell) for each in later) and (
-            cell not in held_by_later or entry.WhichOneof("mutation") != "set_cell"
+            cell not in written_later or entry.WhichOneof("mutation") != "set_cell"
         ):
             winning.append(entry)
             row.apply(entry)

@@ -10,7 +10,7 @@ class RowLocks:
     """Rows one by one, or the table as a whole. For tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, deque[asyncio.Future[None]]] = {}
+        self._locked: dict[bytes, deque[asyncio.Future[None]]] = {}
         self._writers = 0
         self._table = asyncio.Lock()
         self._idle = asyncio.Event()
@@ -27,9 +27,9 @@ class RowLocks:
         taken: list[bytes] = []
         try:
             for key in sorted(set(keys)):
-                waiting = self._held.get(key)
+                waiting = self._locked.get(key)
                 if waiting is None:
-                    self._held[key] = deque()
+                    self._locked[key] = deque()
                 else:
                     turn = asyncio.get_running_loop().create_future()
                     waiting.append(turn)
@@ -60,10 +60,10 @@ class RowLocks:
         self._idle.clear()
 
     def _release(self, key: bytes) -> None:
-        waiting = self._held[key]
+        waiting = self._locked[key]
         while waiting:
             turn = waiting.popleft()
             if not turn.done():  # one that was given up is
                 turn.set_result(None)  # the row passes on without ever being free
                 return
-        del self._held[key]
+        del self._locked[key]

@@ -57,7 +57,7 @@ class Streams:
 
     limits: ChunkLimits = field(default_factory=ChunkLimits)
     seconds_per_change: float = 0.0
-    held: bool = False
+    paused: bool = False
     """While this is True, streams deliver no changes; heartbeats and CloseStream go on."""
     open: set[OpenStream] = field(default_factory=set)
     opened: int = 0
@@ -82,7 +82,7 @@ class Serving:
         while partition is not None and partition.is_open():
             self._refuse_if_gone()
             self._stream.cut_if_due()
-            due = [] if self._streams.held else list(islice(self._due(partition), _BATCH))
+            due = [] if self._streams.paused else list(islice(self._due(partition), _BATCH))
             for record in due:
                 if self._end is not None and record.commit > self._end:
                     if record.watermark > self._end:
@@ -95,7 +95,7 @@ class Serving:
                 self._watermark = max(self._watermark, record.watermark)
                 if self._streams.seconds_per_change:
                     await asyncio.sleep(self._streams.seconds_per_change)
-                if not partition.is_open() or self._log.ended or self._streams.held or loop.time() >= heartbeat_at:
+                if not partition.is_open() or self._log.ended or self._streams.paused or loop.time() >= heartbeat_at:
                     break
             if not partition.is_open():
                 break
@@ -108,7 +108,7 @@ class Serving:
             if loop.time() >= heartbeat_at:
                 heartbeat_at = loop.time() + self._heartbeat_seconds
                 yield self._heartbeat(partition)
-            elif not behind or self._streams.held:
+            elif not behind or self._streams.paused:
                 await partition.bell.wait(min(heartbeat_at - loop.time(), self._until_end()))
         self._refuse_if_gone()
         yield self._closed()

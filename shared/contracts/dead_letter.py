@@ -119,13 +119,13 @@ def replayed_attributes(dead_letter: DeadLetter, *, forced: bool) -> dict[str, s
     Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. ValueError where a foreign message has
     so many attributes that there is no room for ours: it would lose some of its own.
     """
-    marks = {REPLAY_OF: dead_letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
+    added = {REPLAY_OF: dead_letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
     kept = {name: value for name, value in dead_letter.attributes.items() if not name.startswith(_TAKEN_OFF)}
-    if len(kept) + len(marks) > _ATTRIBUTES:
+    if len(kept) + len(added) > _ATTRIBUTES:
         raise ValueError(
-            f"it has {len(kept)} attributes, a message holds {_ATTRIBUTES}, and a replay adds {' and '.join(marks)}"
+            f"it has {len(kept)} attributes, a message holds {_ATTRIBUTES}, and a replay adds {' and '.join(added)}"
         )
-    return kept | marks
+    return kept | added
 
 
 def _cut(text: str) -> str:

@@ -37,7 +37,7 @@ class TomlDocument:
         """Return the line in which the statement begins that first names a path."""
         before = 0
         for count, content in self._prefixes:
-            if _holds(content, path):
+            if _contains(content, path):
                 return before + 1
             before = count
         raise KeyError(path)
@@ -82,7 +82,7 @@ def _sound(lines: Sequence[str]) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _holds(content: object, path: Path) -> bool:
+def _contains(content: object, path: Path) -> bool:
     for key in path:
         if not isinstance(content, dict | list) or key not in content:
             return False

@@ -118,7 +118,10 @@ class FakeTables:
             self._check(found, definition)
             there = _upper([column.name for column in found.columns])
             wanted = _upper([column.name for column in definition.columns])
-            if definition.marks.changed(there, self.masks.get(name, ""), wanted) and not definition.append_only:
+            if (
+                definition.column_options.changed(there, self.masks.get(name, ""), wanted)
+                and not definition.append_only
+            ):
                 self.effects.note(f"masks of {name} changed")
                 self.pending_resync.setdefault(name, MASKS_CHANGED)
                 self.resync_after[name] = max(self.now, self.resync_after.get(name, 0))
@@ -135,7 +138,7 @@ class FakeTables:
             if missing:
                 self.effects.note(f"widen {name}")
                 self.there[name] = replace(found, columns=(*found.columns, *missing))
-        self.masks[name] = definition.marks.label(_upper([column.name for column in self.there[name].columns]))
+        self.masks[name] = definition.column_options.label(_upper([column.name for column in self.there[name].columns]))
         self._leave_out(definition)
         return self.there[name]
 

@@ -164,7 +164,7 @@ class WideWorkload:
         if chance < 0.66:
             return self._drop_counters()
         stories: Sequence[Callable[[], Story]] = (self._correct, self._withdraw, self._replace, self._confirm)
-        return self._random.choice((*stories, self._count_anew))()
+        return self._random.choice((*stories, self._recount))()
 
     def _observe(self, hour: Hour) -> Story:
         """Report an hour; the rest is measured later."""
@@ -229,7 +229,7 @@ class WideWorkload:
         for departure in departures:
             yield departure.call
 
-    def _count_anew(self) -> Story:
+    def _recount(self) -> Story:
         """Forget an hour's carriers, and then count a flight."""
         row_key = self._random.choice(list(self.traffic))
         yield MutateRow(AIRPORT_TRAFFIC.name, row_key, [DeleteFamily(CARRIERS)])

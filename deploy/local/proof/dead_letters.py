@@ -44,7 +44,7 @@ _LENGTHS: Final = {
     "LGA": {"04/22": 7_001, "13/31": 7_003},
 }
 _WITH_NULL: Final = ("EWR", "11/29")
-_MEASURED_ANEW: Final = ("JFK", "13R/31L")
+_REMEASURED: Final = ("JFK", "13R/31L")
 _LEFT: Final = 1
 _NONE_SUCH: Final = 3
 """Exit codes of the command: something stays open, no dead letter matches."""
@@ -145,7 +145,7 @@ class DeadLettersStory:
             "the runways to be collected",
         )
         before = self._open()[conflict]
-        self._commit(database, [Write("update", TABLE, {**_named(_MEASURED_ANEW), "length_feet": 14_511})])
+        self._commit(database, [Write("update", TABLE, {**_named(_REMEASURED), "length_feet": 14_511})])
         self._wait(lambda: self._open().get(conflict, 0) > before, "the runway that changed to be collected")
 
     def _fix_the_table(self, database: SpannerDatabase) -> None:

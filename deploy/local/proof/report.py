@@ -77,7 +77,7 @@ class AddedColumnSeen:
 
     story: ColumnStory
     began: float
-    held: int
+    filled: int
     total: int
     since: datetime | None
 
@@ -228,5 +228,5 @@ def _added(seen: AddedColumnSeen) -> str:
     key = " ".join(str(value) for value in story.first[0])
     return (
         f"{text}, in BigQuery {story.seen - story.added:.1f} s later\n"
-        f"  {seen.held:,} of {seen.total:,} rows hold it, changed since {seen.since:%H:%M:%S.%f}; the first was {key}"
+        f"  {seen.filled:,} of {seen.total:,} rows hold it, changed since {seen.since:%H:%M:%S.%f}; the first was {key}"
     )

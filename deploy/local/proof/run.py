@@ -102,8 +102,8 @@ def prove(
         written, missing_rows = stack.dataset.rows_written(), None
         if stack.databases:
             progress.waits_for = "delete-missing-rows"
-            patience = max(settings.patience, _COMMANDS_TIMEOUT)
-            missing_rows = prove_missing_rows(launch, stack.databases[0], stack.dataset, patience, stop)
+            timeout = max(settings.patience, _COMMANDS_TIMEOUT)
+            missing_rows = prove_missing_rows(launch, stack.databases[0], stack.dataset, timeout, stop)
             _check_goes_on(stop)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
     return Report(found, written, dead_letters, reconciled, missing_rows)

@@ -86,7 +86,7 @@ class PubsubInbox:
                     self._most = max(1, min(self._most, self._outstanding_bytes // LARGEST_MESSAGE))
                 raise
         self._answered_at = time.monotonic()
-        self._hold(response)
+        self._add_leases(response)
         return [_received(one) for one in response.received_messages]
 
     def ack(self, ack_ids: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class PubsubInbox:
                 call.cancel()
             answered.wait(_LAST_WAIT.total_seconds())
             if call.done() and not call.cancelled() and call.exception() is None:
-                self._hold(call.result())
+                self._add_leases(call.result())
         leased = self._keeper.kept
         try:
             self._leases.release(leased)
@@ -128,7 +128,7 @@ class PubsubInbox:
         call.add_done_callback(lambda _call: answered.set())
         return call, answered
 
-    def _hold(self, response: Any) -> None:
+    def _add_leases(self, response: Any) -> None:
         """Count leases, and choose how many the next pull asks for: as many as fit if all were as large as these."""
         received = response.received_messages
         self._keeper.add(one.ack_id for one in received)

@@ -72,7 +72,7 @@ class BigQueryMirrors:
         self._datasets = datasets
         self._dataset_of = dataset_of
         self._dataset = cache(self._read)
-        self._mirrors_of = cache(self._looked_up)
+        self._mirrors_of = cache(self._find_mirrors)
 
     def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
         """Return the sequence that is applied to each row; as `Mirrors.sequences`."""
@@ -91,7 +91,7 @@ class BigQueryMirrors:
                         found[row] = min((answer[row] for answer in answers), key=parse_sequence)
         return found
 
-    def _looked_up(self, source: str) -> Sequence[_Mirror]:
+    def _find_mirrors(self, source: str) -> Sequence[_Mirror]:
         label = label_of(source)
         own = self._dataset_of(source.rpartition("/tables/")[2])
         names = list(dict.fromkeys([*self._datasets, *([own] if own else [])]))

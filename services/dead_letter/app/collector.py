@@ -49,7 +49,7 @@ class Collector:
         self._clock = clock
         self._keep_dead_letters_for = keep_dead_letters_for
         self._stats_at = self._forget_at = Nanoseconds(0)
-        self._away: set[str] = set()
+        self._unavailable: set[str] = set()
 
     def run(self, stop: Stop) -> None:
         """Collect until asked to stop. MisconfiguredError where someone has to act; what is outstanding comes again."""
@@ -121,10 +121,10 @@ class Collector:
                 try:
                     value = call()
                 except TransientError:
-                    self._away.add(who)
+                    self._unavailable.add(who)
                     self._health.ready = False
                     raise
-                self._away.discard(who)
-                self._health.ready = not self._away
+                self._unavailable.discard(who)
+                self._health.ready = not self._unavailable
                 return value
         raise AssertionError("a retry ends with a value or an error")

@@ -110,10 +110,10 @@ def datasets_of_schemas(
         for one in client.list_datasets(project, retry=_NO_RETRY, timeout=_TIMEOUT)
         if one.dataset_id not in known and re.fullmatch(named, one.dataset_id)
     ]
-    return [one for one in candidates if _holds_a_table_of_ours(client, f"{project}.{one}")]
+    return [one for one in candidates if _has_a_table_of_ours(client, f"{project}.{one}")]
 
 
-def _holds_a_table_of_ours(client: bigquery.Client, path: str) -> bool:
+def _has_a_table_of_ours(client: bigquery.Client, path: str) -> bool:
     listed = client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT)
     return any(not {MIRROR_OF, HISTORY_OF}.isdisjoint(one.labels) for one in listed)
 

@@ -74,7 +74,7 @@ class BigQueryMirrorTables:
             raise MisconfiguredError("mirror-has-other-columns", error.detail) from error
         except TableTroubleError as error:
             raise MisconfiguredError("mirror-has-other-columns", str(error)) from error
-        if why := definition.marks.changed({name.upper() for name in names}, found.labels.get(MASKS, ""), ()):
+        if why := definition.column_options.changed({name.upper() for name in names}, found.labels.get(MASKS, ""), ()):
             raise MisconfiguredError(
                 "mirror-masks-differ",
                 f"table {path} was written with other masks than this command has: {why}. Give the command the "

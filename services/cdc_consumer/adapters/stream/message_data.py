@@ -31,7 +31,7 @@ _FREE: Final = ".free"
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
 _PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
 _READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
-_PIECE: Final = 16 << 20  # bytes: for what is larger than 32 MB glibc asks the system, whatever is free
+_CHUNK_BYTES: Final = 16 << 20  # bytes: for what is larger than 32 MB glibc asks the system, whatever is free
 
 
 class DataFile:
@@ -130,16 +130,16 @@ def _read_all(texts: Sequence[str], directory: Path) -> pa.ChunkedArray:
 
 def _array(sizes: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> pa.ChunkedArray:
     """Return values of those sizes, which ``fill`` writes where they are to be: each is copied once."""
-    of_piece = np.cumsum(sizes, dtype=np.int64) // _PIECE
-    pieces, places = [], []
-    for piece in np.split(np.array(sizes, np.int64), np.flatnonzero(np.diff(of_piece)) + 1):
-        offsets = np.concatenate(([0], np.cumsum(piece))).astype(np.int32)
+    chunk_numbers = np.cumsum(sizes, dtype=np.int64) // _CHUNK_BYTES
+    chunks, places = [], []
+    for chunk_sizes in np.split(np.array(sizes, np.int64), np.flatnonzero(np.diff(chunk_numbers)) + 1):
+        offsets = np.concatenate(([0], np.cumsum(chunk_sizes))).astype(np.int32)
         buffer = pa.allocate_buffer(int(offsets[-1]))
         whole = memoryview(buffer).cast("B")
         places += [whole[start:end] for start, end in pairwise(offsets.tolist())]
-        pieces.append(pa.BinaryArray.from_buffers(pa.binary(), len(piece), [None, pa.py_buffer(offsets), buffer]))
+        chunks.append(pa.BinaryArray.from_buffers(pa.binary(), len(chunk_sizes), [None, pa.py_buffer(offsets), buffer]))
     fill(places)
-    return pa.chunked_array(pieces, pa.binary())
+    return pa.chunked_array(chunks, pa.binary())
 
 
 def forget_data(directory: Path) -> None:

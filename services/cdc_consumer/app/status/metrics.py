@@ -157,10 +157,10 @@ class ConsumerMetrics:
             self._dead_letters.get(reason, self._dead_letters[Reason.UNEXPLAINED.value]).inc(dead_letters)
         for table in sorted(set(counts.tables_in_trouble) - self._troubles):
             self._in_trouble(table)
-        for table in self._shown & set(counts.tables_well):
+        for table in self._shown & set(counts.tables_healthy):
             self._shown.remove(table)
             self._trouble_since.remove(table)
-        self._troubles = (self._troubles - set(counts.tables_well)) | set(counts.tables_in_trouble)
+        self._troubles = (self._troubles - set(counts.tables_healthy)) | set(counts.tables_in_trouble)
         self._tables_in_trouble.set(len(self._troubles))
         for table, note in counts.tables.items():
             for stage, seconds in stages(note.latest).items():

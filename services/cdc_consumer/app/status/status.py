@@ -61,10 +61,10 @@ class _Table:
         Any publisher may forge or break a header. So a table that has had changes, or has a mirror, is refused by
         headers only where they keep coming and nothing else does.
         """
-        once_well = mirrored or self.latest is not None
+        once_healthy = mirrored or self.latest is not None
         repeated = _micros_between(self.unfit_since, self.unfit_until) >= refused_after
         of_late = _micros_between(self.unfit_until, now) <= _REFUSED_FOR
-        if not self.unfit or (once_well and not (repeated and of_late)):
+        if not self.unfit or (once_healthy and not (repeated and of_late)):
             return None
         return self.unfit, self.unfit_since
 

@@ -18,7 +18,7 @@ MASKS: Final = "millrace_masks"
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMark:
+class ColumnOptions:
     """A column that is masked or renamed, whether the table has it or not."""
 
     name: str
@@ -34,10 +34,10 @@ class ColumnMark:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMarks:
+class TableColumnOptions:
     """Those of one table."""
 
-    columns: tuple[ColumnMark, ...] = ()
+    columns: tuple[ColumnOptions, ...] = ()
     key: str = ""
     """The fingerprint of the key; empty: no column is masked by a digest."""
     line_of: Callable[[str], str] = field(default=lambda _option: "the tables file", compare=False, repr=False)
@@ -45,13 +45,13 @@ class ColumnMarks:
 
     def label(self, there: Collection[str]) -> str:
         """Return what a table with these columns (in upper case) is to say; empty: nothing."""
-        marks = sorted(
+        masks = sorted(
             [one.name.upper(), one.source.upper(), one.mask] for one in self.columns if one.name.upper() in there
         )
-        if not marks:
+        if not masks:
             return ""
-        digest = hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]
-        return f"{digest}-{self.key}" if self.key and any(mask == "sha256" for *_names, mask in marks) else digest
+        digest = hashlib.sha256(json.dumps(masks).encode()).hexdigest()[:16]
+        return f"{digest}-{self.key}" if self.key and any(mask == "sha256" for *_names, mask in masks) else digest
 
     def changed(self, there: Collection[str], label: str, wanted: Collection[str]) -> str:
         """Return why rows of a table with a label hold other values than rows do now; empty: they do not.
@@ -72,19 +72,19 @@ class ColumnMarks:
         return ""
 
 
-def marks_of(table: str, options: TableOptions, file: TablesFile, key: MaskKey | None) -> ColumnMarks:
-    """Return the marks of a source table's columns."""
+def column_options_of(table: str, options: TableOptions, file: TablesFile, key: MaskKey | None) -> TableColumnOptions:
+    """Return the options of a source table's columns that are masked or renamed."""
     if not (options.masked_columns or options.renamed_columns):
-        return ColumnMarks()
+        return TableColumnOptions()
     masks = {column.lower(): (column, str(mask)) for column, mask in options.masked_columns}
     names = {column.lower(): (column, name) for column, name in options.renamed_columns}
-    marks = []
+    columns = []
     for lower in sorted({*masks, *names}):
         source, mask = masks.get(lower, (names.get(lower, ("", ""))[0], ""))
-        marks.append(ColumnMark(names.get(lower, ("", source))[1], source, mask))
-    hashed = any(one.mask == "sha256" for one in marks)
+        columns.append(ColumnOptions(names.get(lower, ("", source))[1], source, mask))
+    hashed = any(one.mask == "sha256" for one in columns)
 
     def line_of(option: str) -> str:
         return file.line((option,)) if option == "mask_key_file" else file.where(table, option)
 
-    return ColumnMarks(tuple(marks), key.fingerprint if key is not None and hashed else "", line_of)
+    return TableColumnOptions(tuple(columns), key.fingerprint if key is not None and hashed else "", line_of)

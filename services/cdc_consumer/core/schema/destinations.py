@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from services.cdc_consumer.core.schema.column_marks import marks_of
+from services.cdc_consumer.core.schema.column_marks import column_options_of
 from services.cdc_consumer.core.schema.entries import entries_definition
 from services.cdc_consumer.core.schema.history import CHANGELOG_SUFFIX, history_definition
 from services.cdc_consumer.core.schema.tables import (
@@ -120,8 +120,8 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
         history = replace(history_definition(header, name, kept, dataset), instead_of=name if mode == "history" else "")
     if history is not None:
         history = replace(history, keep=options.keep)
-    marks = marks_of(header.table, options, plan.file, plan.mask_key)
-    mirror, history = (each and replace(each, marks=marks) for each in (mirror, history))
+    column_options = column_options_of(header.table, options, plan.file, plan.mask_key)
+    mirror, history = (each and replace(each, column_options=column_options) for each in (mirror, history))
     soft_delete = options.soft_delete and mirror is not None
     unknown_types = tuple(
         (one.name, one.type.googlesql) for one in parsed if not is_known(one.type.element or one.type)

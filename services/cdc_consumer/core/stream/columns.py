@@ -165,7 +165,7 @@ def decode_messages(
     replayed, forced = _replayed(messages.column("attributes"))
     published = messages.column("publish_time").cast(pa.int64()).to_pylist()
     heartbeats = _heartbeats(batches, published)
-    late = replayed | _held_back(batches, published)
+    late = replayed | _published_late(batches, published)
     grouped = _grouped(batches, _Provenance(replayed, late, forced, published), plan)
     waiting |= grouped.waiting
     for index in grouped.waiting:
@@ -291,9 +291,9 @@ def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[in
     """
     if not any(pc.any(pc.equal(chunk.keys, REPLAY_OF)).as_py() for chunk in attributes.chunks):
         return frozenset(), frozenset()
-    marks = {index: dict(each or ()) for index, each in enumerate(attributes.to_pylist())}
-    replayed = frozenset(index for index, each in marks.items() if REPLAY_OF in each)
-    return replayed, frozenset(index for index in replayed if REPLAY_FORCED in marks[index])
+    by_index = {index: dict(each or ()) for index, each in enumerate(attributes.to_pylist())}
+    replayed = frozenset(index for index, each in by_index.items() if REPLAY_OF in each)
+    return replayed, frozenset(index for index in replayed if REPLAY_FORCED in by_index[index])
 
 
 def _heartbeats(batches: dict[int, ChangeBatch], published: Sequence[int | None]) -> Mapping[str, int]:
@@ -309,7 +309,7 @@ def _heartbeats(batches: dict[int, ChangeBatch], published: Sequence[int | None]
     return newest
 
 
-def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | None]) -> frozenset[int]:
+def _published_late(batches: Mapping[int, ChangeBatch], published: Sequence[int | None]) -> frozenset[int]:
     """Return the messages with an image whose version is from long before it was published.
 
     Who sends such a one was away meanwhile, and what another has read since may be applied already: a delete too, that

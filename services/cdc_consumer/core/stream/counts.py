@@ -151,7 +151,7 @@ class Counts:
         return tuple(sorted(name for name, note in self.tables.items() if note.deferred))
 
     @property
-    def tables_well(self) -> tuple[str, ...]:
+    def tables_healthy(self) -> tuple[str, ...]:
         """Return the tables of which none does."""
         return tuple(sorted(name for name, note in self.tables.items() if not note.deferred))
 

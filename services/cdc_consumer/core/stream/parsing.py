@@ -79,8 +79,8 @@ def parse_objects(
 
     starts = range(0, len(objects), _BLOCK_CHANGES)
     blocks = (by_halves(start, min(start + _BLOCK_CHANGES, len(objects)), fast, exact) for start in starts)
-    pieces = list(chain.from_iterable(blocks)) or [schema.empty_table()]
-    structs = one_array(pa.concat_tables(pieces).column(_OBJECT))
+    parsed_blocks = list(chain.from_iterable(blocks)) or [schema.empty_table()]
+    structs = one_array(pa.concat_tables(parsed_blocks).column(_OBJECT))
     names = [column.name for column in columns]
     return Parsed(dict(zip(names, structs.flatten(), strict=True)), structs.is_valid(), refused)
 

@@ -45,8 +45,8 @@ def decode_base64(texts: pa.StringArray) -> pa.BinaryArray | None:
     characters = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
     sextets = _SEXTETS[characters]
     ends = (offsets[1:] - offsets[0]).astype(np.int64)
-    held = np.flatnonzero(lengths)
-    padded_once = held[characters[ends[held] - 1] == _PAD]
+    nonempty = np.flatnonzero(lengths)
+    padded_once = nonempty[characters[ends[nonempty] - 1] == _PAD]
     padded_twice = padded_once[characters[ends[padded_once] - 2] == _PAD]
     sextets[ends[padded_once] - 1] = 0
     sextets[ends[padded_twice] - 2] = 0
@@ -105,14 +105,14 @@ _FEW: Final = 32
 def by_halves(
     start: int, stop: int, fast: Callable[[int, int], T | None], exact: Callable[[int, int], T]
 ) -> Iterator[T]:
-    """Yield pieces that together cover the rows ``start`` to ``stop``, in order.
+    """Yield parts that together cover the rows ``start`` to ``stop``, in order.
 
     ``fast`` takes a range of rows whole or refuses it (None); a range that it refuses is halved, so that one bad row
     costs a few more calls and not one call a row; what is left at the end goes ``exact``.
     """
-    piece = fast(start, stop)
-    if piece is not None:
-        yield piece
+    part = fast(start, stop)
+    if part is not None:
+        yield part
     elif stop - start <= _FEW:
         yield exact(start, stop)
     else:

@@ -169,8 +169,8 @@ def _from_texts(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[i
                 invalid.append(index)
         return pa.array(values, kind.wire)
 
-    pieces = list(by_halves(0, len(texts), fast, exact))
-    return (pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)), invalid
+    parts = list(by_halves(0, len(texts), fast, exact))
+    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), invalid
 
 
 def limit_of(kind: ColumnType) -> str:
@@ -285,40 +285,40 @@ def exact_pg_jsonb(text: str) -> str:
     """Return a JSON text as it is; ValueError if it is none, or has a number that BigQuery's JSON does not hold."""
     exact_json(text)
     if re.search(_WIDE_NUMBER, text, re.ASCII) is not None:
-        _numbers_held.decode(text)
+        _exact_numbers.decode(text)
     return text
 
 
 def exact_pg_jsonb_numbers(text: str) -> str:
     """Return a JSON text with each number that BigQuery's JSON does not hold as a text; ValueError if it is none."""
     exact_json(text)
-    return text if re.search(_WIDE_NUMBER, text, re.ASCII) is None else _JSON_TOKENS.sub(_held_or_quoted, text)
+    return text if re.search(_WIDE_NUMBER, text, re.ASCII) is None else _JSON_TOKENS.sub(_exact_or_quoted, text)
 
 
-def _held_or_quoted(token: re.Match[str]) -> str:
+def _exact_or_quoted(token: re.Match[str]) -> str:
     if token[0].startswith('"'):
         return token[0]
     try:
-        _require_held(token[0])
+        _require_exact(token[0])
     except ValueError:
         return f'"{token[0]}"'
     return token[0]
 
 
-def _require_held(number: str) -> None:
+def _require_exact(number: str) -> None:
     """Raise ValueError unless an INT64, a UINT64 or a FLOAT64 is read back as the same number."""
     if number.lstrip("-").isdigit() and len(number) <= len(str(-(1 << 63))) and -(1 << 63) <= int(number) < 1 << 64:
         return
-    held = float(number)
+    parsed = float(number)
     try:
-        same = math.isfinite(held) and Decimal(repr(held)) == Decimal(number)
+        same = math.isfinite(parsed) and Decimal(repr(parsed)) == Decimal(number)
     except ArithmeticError:  # an exponent that no Decimal has
         same = False
     if not same:
         raise ValueError("a number that no FLOAT64 holds")
 
 
-_numbers_held: Final = json.JSONDecoder(parse_int=_require_held, parse_float=_require_held)
+_exact_numbers: Final = json.JSONDecoder(parse_int=_require_exact, parse_float=_require_exact)
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array | None:
@@ -392,8 +392,8 @@ def _pg_documents_exact(texts: pa.Array) -> pa.Array | None:
     if _documents(texts) is None:
         return None
     wide = pc.fill_null(pc.match_substring_regex(texts, _WIDE_NUMBER), False)
-    held = pa.array([exact_pg_jsonb_numbers(text) for text in texts.filter(wide).to_pylist()], pa.string())
-    return pc.replace_with_mask(texts, wide, held) if len(held) else texts
+    exact = pa.array([exact_pg_jsonb_numbers(text) for text in texts.filter(wide).to_pylist()], pa.string())
+    return pc.replace_with_mask(texts, wide, exact) if len(exact) else texts
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:

@@ -42,7 +42,7 @@ _SQLITE_WRONG: Final = frozenset(
     }
 )
 # PostgreSQL's classes and codes, from its documentation, appendix A. 25006: a standby that has not taken over yet.
-_POSTGRESQL_AWAY: Final = ("08", "40", "53", "55P03", "57P", "57014", "58", "25006")
+_POSTGRESQL_UNAVAILABLE: Final = ("08", "40", "53", "55P03", "57P", "57014", "58", "25006")
 _POSTGRESQL_WRONG: Final = ("28", "3D", "3F", "42", "0A")
 
 
@@ -181,7 +181,7 @@ def _busy_is_transient() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if _is_away(error):
+        if _is_unavailable(error):
             raise TransientError(f"the database is unavailable or busy: {error}") from error
         raise
 
@@ -221,7 +221,7 @@ def database_errors() -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
-        if error.connection_invalidated or _is_away(error.orig):
+        if error.connection_invalidated or _is_unavailable(error.orig):
             raise TransientError(f"the database is unavailable or busy: {message}") from error
         if _is_wrong(error.orig):
             raise MisconfiguredError(
@@ -230,13 +230,13 @@ def database_errors() -> Iterator[None]:
         raise
 
 
-def _is_away(error: BaseException | None) -> bool:
+def _is_unavailable(error: BaseException | None) -> bool:
     if isinstance(error, sqlite3.Error):
         return _sqlite_code(error) in _SQLITE_BUSY
     state = getattr(error, "sqlstate", None)
     if state is None:  # no answer from the server, or one that ended the attempt to connect
         return type(error).__name__ in ("OperationalError", "ConnectionTimeout") and not _is_wrong(error)
-    return str(state).startswith(_POSTGRESQL_AWAY)
+    return str(state).startswith(_POSTGRESQL_UNAVAILABLE)
 
 
 def _is_wrong(error: BaseException | None) -> bool:

@@ -26,7 +26,7 @@ class ReplayLocks:
         self._database = database
 
     @contextmanager
-    def held(self, replay: ReplayId) -> Iterator[None]:
+    def acquired(self, replay: ReplayId) -> Iterator[None]:
         """Let everyone see that a replay lives while the block runs; MisconfiguredError where no file can be made."""
         path = self._path(replay)
         if path is None:
@@ -41,7 +41,7 @@ class ReplayLocks:
 
     def dead(self, replays: Iterable[ReplayId]) -> Sequence[ReplayId]:
         """Return those that have ended without letting go, as far as is known."""
-        return [one for one in replays if (path := self._path(one)) is not None and not _is_held(path)]
+        return [one for one in replays if (path := self._path(one)) is not None and not _is_locked(path)]
 
     def bury(self, replay: ReplayId) -> None:
         """Delete what a dead replay has left."""
@@ -67,7 +67,7 @@ def _locked(path: Path) -> int:
     return descriptor
 
 
-def _is_held(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Return whether a process has a file locked, or may have: it cannot be opened, or is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -84,10 +84,10 @@ class DeadLetterQueries:
                 numbers = [row.n for row in some]
                 with self._database.reading() as connection:
                     found = connection.execute(WHOLE.where(and_(_c.n.in_(numbers), *chosen))).all()
-                held = {row.n: row for row in found}
+                kept = {row.n: row for row in found}
                 del found
                 for n in numbers:
-                    row = held.pop(n, None)  # let go of as it is handed on
+                    row = kept.pop(n, None)  # let go of as it is handed on
                     if row is not None:
                         yield stored_of(row)
             if len(rows) < _ORDERED_AT_A_TIME:

@@ -20,8 +20,8 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
         services, stats, error = tools.console.poller.services(), None, ""
         try:
             stats = tools.store.stats()
-        except TransientError as away:
-            error = str(away)
+        except TransientError as unavailable:
+            error = str(unavailable)
         items = needs_attention(services, stats, tools.console.launcher)
         return pages.page(
             request,

@@ -60,8 +60,8 @@ class ChunkedValue:
 
     def take(self) -> Any:
         """Return the whole value and be empty again."""
-        for into, index, pieces in self._cut.values():
-            into[index] = "".join(pieces)
+        for into, index, parts in self._cut.values():
+            into[index] = "".join(parts)
         (value,) = self._root
         self._root = []
         self._cut = {}

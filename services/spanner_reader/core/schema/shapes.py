@@ -216,7 +216,7 @@ def compare(
         found = {name: _dated(_mirrored(table), new.at) for name, table in new.tables.items() if _matters(table)}
         first = replace(new, tables=found)
         return SchemaComparison(first, tuple(_before(first, observations)))
-    past, away_since = _as_observed(old, new, observations)
+    past, absent_since = _as_observed(old, new, observations)
     vanished = [table for name, table in past.tables.items() if not table.gone and name not in new.tables]
     remembered: dict[str, TableShape] = {}
     findings = _before(old, observations)
@@ -230,7 +230,7 @@ def compare(
             kinds = _kinds(before, now, vanished=vanished, born_watched=whole)
             let_in = before is not None and before.left_out
             until = Nanoseconds(new.at + DROPPED_UNSEEN) if let_in else _NO_TIME
-            after = away_since.get(name, old.at)
+            after = absent_since.get(name, old.at)
             findings += [
                 SpannerResyncCause(name, kind, after, new.at, columns, until) for kind, columns in kinds.items()
             ]
@@ -367,23 +367,23 @@ def _as_observed(
     """
     tables = dict(old.tables)
     only_shown: dict[str, set[str]] = {}
-    away_since: dict[str, Nanoseconds] = {}
+    absent_since: dict[str, Nanoseconds] = {}
     for seen in sorted(observations, key=lambda one: one.at):
         table = tables.get(seen.table)
         if table is None or not table.watched:
             continue
         gone, shown = lacked(table, seen), only_shown.setdefault(seen.table, set())
-        away = {one.name for one in gone} | (shown - seen.names)
+        absent = {one.name for one in gone} | (shown - seen.names)
         shown |= seen.names - table.watched_names
         if seen.at <= old.at:
-            away |= shown
-        tables[seen.table] = replace(table, dropped=table.dropped | away)
+            absent |= shown
+        tables[seen.table] = replace(table, dropped=table.dropped | absent)
         if gone and seen.at <= old.at:
-            away_since[seen.table] = min(away_since.get(seen.table, old.at), *(one.since for one in gone))
+            absent_since[seen.table] = min(absent_since.get(seen.table, old.at), *(one.since for one in gone))
     for name, shown in only_shown.items():
         left = shown - (new.tables[name].watched_names if name in new.tables else set())
         tables[name] = replace(tables[name], dropped=tables[name].dropped | left)
-    return replace(old, tables=tables), away_since
+    return replace(old, tables=tables), absent_since
 
 
 def lacked(table: TableShape, seen: SchemaObservation) -> list[ColumnShape]:

@@ -66,8 +66,8 @@ def _make_indexes() -> None:
         op.create_index(name, "letters", columns)
     op.create_index("letters_by_key", "letters", ["row_key"], postgresql_using="hash")
     for claim in ("claimed_by", "lost_by"):
-        held = sa.text(f"{claim} IS NOT NULL")
-        op.create_index(f"letters_{claim}", "letters", [claim], sqlite_where=held, postgresql_where=held)
+        claimed = sa.text(f"{claim} IS NOT NULL")
+        op.create_index(f"letters_{claim}", "letters", [claim], sqlite_where=claimed, postgresql_where=claimed)
     if op.get_context().dialect.name == "sqlite":
         order = ["table_name", "row_key", "sequence_order", "first_failed_at", "n"]
         op.create_index("letters_in_replay_order", "letters", order)
