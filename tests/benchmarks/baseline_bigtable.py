@@ -29,8 +29,8 @@ _ROWS_AT_ONCE: Final = 100
 
 def main(given: Mapping[str, Any]) -> None:
     """Read and publish what is between two times; say how long that took, and how much CPU."""
-    nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    publisher = PublisherClient(credentials=nobody)
+    anonymous: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    publisher = PublisherClient(credentials=anonymous)
     with grpc.insecure_channel(given["address"]) as channel:
         client = BigtableClient(transport=BigtableGrpcTransport(channel=channel))
         publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()

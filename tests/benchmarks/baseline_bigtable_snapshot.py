@@ -25,8 +25,8 @@ from google.cloud.pubsub_v1 import PublisherClient
 def main(given: Mapping[str, Any]) -> None:
     """Read and publish all rows; say how long that took, and how much CPU."""
     warnings.simplefilter("ignore")  # that it is an emulator
-    nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    publisher = PublisherClient(credentials=nobody)
+    anonymous: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    publisher = PublisherClient(credentials=anonymous)
     publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
     with BigtableDataClient(project=given["project"]) as client:
         table: Any = client.get_table(given["instance"], given["table"], app_profile_id=given["app_profile"])

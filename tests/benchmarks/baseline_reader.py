@@ -21,10 +21,10 @@ from google.cloud.spanner_v1 import TypeCode
 
 def main(given: Mapping[str, Any]) -> None:
     """Read and publish what is between two times; say how long that took, and how much CPU."""
-    nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    client: Any = spanner.Client(project=given["project"], credentials=nobody, disable_builtin_metrics=True)
+    anonymous: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    client: Any = spanner.Client(project=given["project"], credentials=anonymous, disable_builtin_metrics=True)
     database = client.instance(given["instance"]).database(given["database"])
-    publisher = PublisherClient(credentials=nobody)
+    publisher = PublisherClient(credentials=anonymous)
     start, end = datetime.fromisoformat(given["start"]), datetime.fromisoformat(given["end"])
     publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
     began, cpu = time.monotonic(), time.process_time()

@@ -21,10 +21,10 @@ from google.cloud.pubsub_v1 import PublisherClient
 
 def main(given: Mapping[str, Any]) -> None:
     """Read and publish the rows of all tables; say how long that took, and how much CPU."""
-    nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    client: Any = spanner.Client(project=given["project"], credentials=nobody, disable_builtin_metrics=True)
+    anonymous: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    client: Any = spanner.Client(project=given["project"], credentials=anonymous, disable_builtin_metrics=True)
     database = client.instance(given["instance"]).database(given["database"])
-    publisher = PublisherClient(credentials=nobody)
+    publisher = PublisherClient(credentials=anonymous)
     columns, everything = given["columns"], spanner.KeySet(all_=True)  # type: ignore[no-untyped-call]
     publisher.publish(given["topic"], b"a first one, so that connecting is not measured").result()
     with database.snapshot() as snapshot:

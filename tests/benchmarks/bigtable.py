@@ -18,7 +18,7 @@ from deploy.local.platform.services import BIGTABLE_READER, BigtablePipeline, Se
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
-from tests.benchmarks.pipelines import PROJECT, Platform, held, running_service, wait_until
+from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_service, wait_until
 from tests.benchmarks.publications import pulled
 from tests.benchmarks.results import Measured, percentile
 from tests.benchmarks.sizes import Sizes
@@ -132,7 +132,7 @@ def _read_backlog(
     instance.apply(MutateRow(pipeline.table, b"the first", cells_of(0)))  # so that what is done once is done
     wait_until(platform, lambda: _published(reader) >= mode.changes, "the first change to be published")
     already = _published(reader)
-    with held(reader):
+    with paused(reader):
         for first in range(0, records, ROWS_A_CALL):
             numbers = range(first, min(records, first + ROWS_A_CALL))
             rows = [MutateRow(pipeline.table, row_key(each), cells_of(each)) for each in numbers]

@@ -31,7 +31,7 @@ from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
-from tests.benchmarks.snapshot import LOOK_AGAIN, confirmed_rows, in_words, measured_rows
+from tests.benchmarks.snapshot import POLL_EVERY, confirmed_rows, in_words, measured_rows
 
 _NAME: Final = "bigtable-snapshot"
 _A_FIFTH: Final = 5
@@ -94,8 +94,8 @@ def _take(
         none_at = looked_at
         return False
 
-    wait_until(platform, some, "the first rows of the snapshot", LOOK_AGAIN)
-    wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", LOOK_AGAIN)
+    wait_until(platform, some, "the first rows of the snapshot", POLL_EVERY)
+    wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", POLL_EVERY)
     return none_at - asked, time.monotonic() - none_at, used_since(before, reader.process)
 
 

@@ -7,7 +7,7 @@ is stopped meanwhile. On a cluster data goes from task to task through Spark's s
 from typing import Final
 
 from tests.benchmarks.drain import Drained, cpu_of, drain_to_accepted, pack_backlogs
-from tests.benchmarks.pipelines import Platform, held, running_consumer
+from tests.benchmarks.pipelines import Platform, paused, running_consumer
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
 
@@ -29,9 +29,9 @@ def measure_cluster(platform: Platform, sizes: Sizes) -> list[Measured]:
     ):
         for backlog in (backlogs.warm_up, *backlogs.uniform):
             warms_up = backlog is backlogs.warm_up
-            with held(other):
+            with paused(other):
                 drain_to_accepted(platform, here, one, backlog, Drained() if warms_up else alone)
-            with held(one):
+            with paused(one):
                 drain_to_accepted(platform, there, other, backlog, Drained() if warms_up else spread)
     return [
         Measured(

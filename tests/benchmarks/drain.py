@@ -18,7 +18,7 @@ from deploy.local.platform.services import Pipeline, Service
 from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.backlog import Backlog, one_change_a_message, pack, release
 from tests.benchmarks.cpu import CpuTimes, cpu_times, used_by_role
-from tests.benchmarks.pipelines import PROJECT, Platform, held, running_consumer, wait_until
+from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_consumer, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import TABLES, Workload, bigquery_schema, differences
@@ -148,7 +148,7 @@ def _accepted(
             for backlog in backlogs.of(kind):
                 drain_to_accepted(platform, pipeline, consumer, backlog, drained)
                 if kind == "uniform":
-                    with held(consumer):
+                    with paused(consumer):
                         slow.append(baseline.run(platform.null.address))
                         called_back.append(baseline.run(platform.null.address, "high-level"))
     return found, slow, called_back
@@ -166,7 +166,7 @@ def _applied(platform: Platform, backlogs: Backlogs, baseline: "Baseline") -> tu
             for backlog in backlogs.of(kind):
                 _drain_to_applied(platform, pipeline, consumer, dataset, backlog, found[kind])
                 if kind == "uniform":
-                    with held(consumer):
+                    with paused(consumer):
                         slow.append(baseline.run(platform.grpc))
         _prove(platform, dataset, backlogs)
     return found, slow
@@ -177,7 +177,7 @@ def drain_to_accepted(
 ) -> None:
     """Drain one backlog to the null write server, from its release to the last row accepted."""
     before, counted = platform.null.stats(), _settled(consumer)
-    with held(consumer):
+    with paused(consumer):
         release(platform.channel, pipeline.topology.topic, backlog.messages)
         cpu = _cpu(platform, consumer)
         began = time.time()
@@ -196,7 +196,7 @@ def _drain_to_applied(
     into: Drained,
 ) -> None:
     counted, written = _settled(consumer), _written(consumer)
-    with held(consumer):
+    with paused(consumer):
         release(platform.channel, pipeline.topology.topic, backlog.messages)
         cpu = _cpu(platform, consumer)
         began = time.time()

@@ -102,7 +102,7 @@ class Memory:
     def __init__(self) -> None:
         self.most = 0
 
-    def look(self, process: Process) -> None:
+    def sample(self, process: Process) -> None:
         """Take a sample."""
         with suppress(psutil.Error):
             root = psutil.Process(process.pid)
@@ -124,7 +124,7 @@ def most_memory(process: Process) -> Iterator[Memory]:
 
     def watch() -> None:
         while not over.wait(1.0):
-            memory.look(process)
+            memory.sample(process)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -133,4 +133,4 @@ def most_memory(process: Process) -> Iterator[Memory]:
     finally:
         over.set()
         watcher.join()
-        memory.look(process)
+        memory.sample(process)

@@ -127,7 +127,7 @@ def running_service(processes: Processes, module: str, name: str, environment: M
 
 
 @contextmanager
-def held(service: Service) -> Iterator[None]:
+def paused(service: Service) -> Iterator[None]:
     """Stop a service, its processes and threads as they are, while the block runs.
 
     The block begins when the pull that a consumer waits in is over: else the emulator would answer it with messages

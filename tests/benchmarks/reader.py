@@ -15,7 +15,7 @@ from deploy.local.platform.source import SpannerDatabase, SpannerInstance, Write
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
-from tests.benchmarks.pipelines import PROJECT, Platform, held, running_service, wait_until
+from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_service, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import CHANGE_STREAM, TABLES, row_values, spanner_schema
@@ -106,7 +106,7 @@ def read_backlog(
     commit(source.database, 0, 1)  # so that what is done once, for the first record, is done
     wait_until(platform, lambda: _published(reader) >= len(TABLES), "the first change to be published")
     already = _published(reader)
-    with held(reader):
+    with paused(reader):
         rounds = records // len(TABLES)
         for number in range(1, rounds + 1):
             commit(source.database, number, 1)

@@ -29,7 +29,7 @@ _ROWS_A_COMMIT: Final = 1_000
 _SETTINGS: Final = {"SNAPSHOT": "never", "LOG_LEVEL": "INFO"}
 Runs = Sequence[tuple[float, float]]
 """Seconds of each run, and its CPU seconds."""
-LOOK_AGAIN: Final = 0.1  # seconds; what is measured ends by so much too late at most
+POLL_EVERY: Final = 0.1  # seconds; what is measured ends by so much too late at most
 
 
 def measure_snapshot(platform: Platform, sizes: Sizes) -> list[Measured]:
@@ -76,7 +76,7 @@ def _take(platform: Platform, pipeline: Pipeline, reader: Service, rows: int, *t
     command = [sys.executable, "-m", READER, "snapshot", *tables]
     environment = {**platform.processes.environment, **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", LOOK_AGAIN)
+    wait_until(platform, lambda: confirmed_rows(reader) >= already + rows, "the snapshot to be published", POLL_EVERY)
     ended, cpu = time.time(), used_since(before, reader.process)
     return ended - _claims(reader)[claimed], cpu
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-PATIENCE: Final = 60.0  # seconds
+TIMEOUT: Final = 60.0  # seconds
 _POLL: Final = 0.1
 _FOCUSED: Final = """(one => one.matches("textarea, input") ? one.id : one.innerText.trim())(document.activeElement)"""
 
@@ -71,7 +71,7 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until an expression of the page is true; AssertionError with what the page shows."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while True:
             try:
                 if self.run(f"Boolean({condition})"):

@@ -49,8 +49,8 @@ class Stores:
         """Return two owners, of whom one has begun with these ranges, and what it has claimed: the first range."""
         one, two = self.open("one"), self.open("two")
         await begun(one, *ranges)
-        (held,) = await take(one, "a")
-        return one, two, held
+        (owned,) = await take(one, "a")
+        return one, two, owned
 
     async def let_leases_end(self, *watching: KeyRangePartitionStore) -> None:
         """Let the time of a lease pass, before the eyes of those who watch."""

@@ -46,12 +46,12 @@ class Rig:
         self.opened.append(channels)
         return a_store(channels, self.stream, name, self.monotonic, timeouts=timeouts), channels
 
-    def well(self, name: str = "well", *, timeouts: Any = LONG) -> KeyRangePartitionStore:
+    def healthy(self, name: str = "well", *, timeouts: Any = LONG) -> KeyRangePartitionStore:
         return self.owner(name, timeouts=timeouts)[0]
 
     @property
     def stores(self) -> Stores:
-        return Stores(lambda owner, **_: self.well(owner), self.monotonic)
+        return Stores(lambda owner, **_: self.healthy(owner), self.monotonic)
 
     @property
     def rows(self) -> PartitionRows:
@@ -85,9 +85,9 @@ async def rigs(address: str) -> AsyncIterator[Make]:
 async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
     """Begin, and take the first of two key ranges, with versions up to a reserved upper limit."""
     await begun(store, "-c", "c-")
-    (held,) = await take(store, "a")
-    assert await store.advance([reached(held, reserved_up_to=RESERVED, at="saved")]) == frozenset()
-    return held
+    (owned,) = await take(store, "a")
+    assert await store.advance([reached(owned, reserved_up_to=RESERVED, at="saved")]) == frozenset()
+    return owned
 
 
 async def replace_cell(

@@ -31,31 +31,31 @@ class PartitionEndsContract:
     # Ends
 
     async def test_a_split_is_carried_on_above_the_reserved_limit_and_is_closed_once(self, stores: Stores) -> None:
-        one, two, held = await stores.holding("-c", "c-")
-        await one.advance([reached(held, reserved_up_to=500)])
-        end = reached(held, minutes=3, reserved_up_to=20)
+        one, two, owned = await stores.holding("-c", "c-")
+        await one.advance([reached(owned, reserved_up_to=500)])
+        end = reached(owned, minutes=3, reserved_up_to=20)
         assert await one.close(end, [child("-b"), child("b-c")])
         assert await stream_ranges(two) == ["-b:-b", "b-c:b-c", "c-:@"]
         assert await one.close(end, [child("-b"), child("b-c")])  # again: nothing
-        assert await one.advance([reached(held, minutes=9)]) == frozenset()  # on its way when it ended: not lost
+        assert await one.advance([reached(owned, minutes=9)]) == frozenset()  # on its way when it ended: not lost
         survey = await whole(two)
         assert survey.saved == {}
-        assert [p.min_version - held.min_version for p in survey.stream_ranges[:2]] == [20, 20], (
+        assert [p.min_version - owned.min_version for p in survey.stream_ranges[:2]] == [20, 20], (
             "what was reserved is free"
         )
-        assert [p.low_watermark - held.low_watermark for p in survey.stream_ranges] == [3 * MINUTE, 3 * MINUTE, 0]
+        assert [p.low_watermark - owned.low_watermark for p in survey.stream_ranges] == [3 * MINUTE, 3 * MINUTE, 0]
         (born,) = await take(two, "b")
-        assert (born.position, born.min_version) == (tokens("b-c"), held.min_version + 20)
+        assert (born.position, born.min_version) == (tokens("b-c"), owned.min_version + 20)
         tended = await one.tend()
         assert (tended.split, tended.merged, tended.reconciled) == (1, 0, 0)
         again = await one.tend()
         assert (again.split, again.merged, again.reconciled) == (0, 0, 0)
 
     async def test_an_end_without_children_is_none(self, stores: Stores) -> None:
-        one, _two, held = await stores.holding("-")
+        one, _two, owned = await stores.holding("-")
         with pytest.raises(ValueError, match="children"):
-            await one.close(reached(held), [])
-        assert await one.advance([reached(held)]) == frozenset()
+            await one.close(reached(owned), [])
+        assert await one.advance([reached(owned)]) == frozenset()
 
     async def test_two_halves_of_a_merge_that_end_at_once_are_put_together_once(self, stores: Stores) -> None:
         one, two, left = await stores.holding("-b", "b-d", "d-")
@@ -117,8 +117,8 @@ class PartitionEndsContract:
         one = stores.open("one", timeouts=MergeTimeouts(merge=timedelta(), token=timedelta(days=1)))
         two = stores.open("two", timeouts=ZERO_TIMEOUTS)
         start = await begun(one, "-")
-        (held,) = await take(one, "a")
-        await one.close(reached(held, minutes=90, reserved_up_to=30), [child("b-c")])
+        (owned,) = await take(one, "a")
+        await one.close(reached(owned, minutes=90, reserved_up_to=30), [child("b-c")])
         assert await stream_ranges(one) == ["-b:", "b-c:b-c", "c-:"]
         assert [p.stream_range.range for p in await one.claim((await one.survey()).stream_ranges)] == [span("b-c")]
         assert (await one.tend()).reconciled == 0
@@ -126,7 +126,7 @@ class PartitionEndsContract:
         assert (await two.tend()).reconciled == 2
         (left,) = await take(two, "a")
         assert left.position == Position(start=Microseconds(start + 30 * MINUTE))
-        assert left.min_version == held.min_version + 30
+        assert left.min_version == owned.min_version + 30
 
     async def test_a_part_of_a_partition_waits_again_with_its_tokens_and_joins_the_rest(self, stores: Stores) -> None:
         one, two = stores.open("one"), stores.open("two")
@@ -152,8 +152,8 @@ class PartitionEndsContract:
     async def test_a_restart_never_asks_for_what_was_before_the_stream(self, stores: Stores) -> None:
         one = stores.open("one", timeouts=ZERO_TIMEOUTS)
         start = await begun(one, "-")
-        (held,) = await take(one, "a")
-        await one.close(reached(held, minutes=5), [child("-b")])
+        (owned,) = await take(one, "a")
+        await one.close(reached(owned, minutes=5), [child("-b")])
         await one.survey()
         await one.tend()
         (left,) = await take(one, "c")
@@ -163,8 +163,8 @@ class PartitionEndsContract:
         one = stores.open("one", timeouts=ZERO_TIMEOUTS)
         long_ago = Microseconds((await one.survey()).now - 8 * 24 * 60 * MINUTE)  # kept are seven days
         await one.begin([span("-")], long_ago)
-        (held,) = await take(one, "a")
-        await one.close(reached(held), [child("-b")])
+        (owned,) = await take(one, "a")
+        await one.close(reached(owned), [child("-b")])
         await one.survey()
         with pytest.raises(PositionLostError):
             await one.tend()
@@ -174,8 +174,8 @@ class PartitionEndsContract:
         one = stores.open("one", timeouts=ZERO_TIMEOUTS)
         long_ago = Microseconds((await one.survey()).now - 2 * 24 * 60 * MINUTE)
         await one.begin([span("-")], long_ago)
-        (held,) = await take(one, "a")
-        await one.close(reached(held), [child("-b")])
+        (owned,) = await take(one, "a")
+        await one.close(reached(owned), [child("-b")])
         await one.survey()
         await one.remember(InspectedTable(frozenset({"f"}), frozenset(), retention=86_400))
         with pytest.raises(PositionLostError):

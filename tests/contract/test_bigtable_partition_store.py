@@ -63,8 +63,8 @@ class PartitionStoreContract:
         for seen in (first, second):
             await one.remember(seen)
             assert await two.seen() == seen
-        (held,) = await take(one, "a")
-        await one.close(reached(held), [child("-b"), child("b-")])
+        (owned,) = await take(one, "a")
+        await one.close(reached(owned), [child("-b"), child("b-")])
         assert await two.seen() == second
         assert await stream_ranges(two) == ["-b:-b", "b-:b-"]
 
@@ -80,9 +80,9 @@ class PartitionStoreContract:
         paused = await two.survey()
         assert paused.paused_since is not None
         assert paused.paused_since <= (await one.survey()).now
-        (held,) = await take(one, "a")  # a reader that has not heard of it goes on, and what it saves counts
-        assert await one.advance([reached(held, minutes=1)]) == frozenset()
-        await one.close(reached(held, minutes=2), [child("-b"), child("b-")])
+        (owned,) = await take(one, "a")  # a reader that has not heard of it goes on, and what it saves counts
+        assert await one.advance([reached(owned, minutes=1)]) == frozenset()
+        await one.close(reached(owned, minutes=2), [child("-b"), child("b-")])
         assert (await two.survey()).paused_since == paused.paused_since
         assert await two.resume()
         assert not await one.resume()
@@ -129,16 +129,16 @@ class PartitionStoreContract:
         assert sorted(granted) == sorted(stream_range.id for stream_range in surveys[0].stream_ranges)
 
     async def test_what_was_not_seen_unchanged_for_a_lease_is_not_taken_over(self, stores: Stores) -> None:
-        one, two, held = await stores.holding("-")
+        one, two, owned = await stores.holding("-")
         stores.monotonic[0] += 100 * LEASE.total_seconds()  # no reader looked: it may have been renewed just now
         await two.survey()
-        assert await two.claim([held.stream_range]) == []
+        assert await two.claim([owned.stream_range]) == []
         stores.monotonic[0] += LEASE.total_seconds() * 0.9
-        assert await one.advance([reached(held)]) == frozenset()
+        assert await one.advance([reached(owned)]) == frozenset()
         await two.survey()
         stores.monotonic[0] += LEASE.total_seconds() * 0.9
         await two.survey()
-        assert await two.claim([held.stream_range]) == []
+        assert await two.claim([owned.stream_range]) == []
 
     async def test_an_expired_lease_is_taken_over_and_its_first_owner_writes_nothing_more(self, stores: Stores) -> None:
         one, two, first = await stores.holding("-")
@@ -162,14 +162,14 @@ class PartitionStoreContract:
         assert (third.position, third.min_version) == (second.position, second.min_version)
 
     async def test_a_released_partition_is_free_at_once_and_goes_on_where_it_was_left(self, stores: Stores) -> None:
-        one, two, held = await stores.holding("-")
-        assert await one.advance([reached(held, minutes=2, reserved_up_to=50, at="left")], release=True) == frozenset()
-        saved = (await whole(two)).saved[held.stream_range.id]
+        one, two, owned = await stores.holding("-")
+        assert await one.advance([reached(owned, minutes=2, reserved_up_to=50, at="left")], release=True) == frozenset()
+        saved = (await whole(two)).saved[owned.stream_range.id]
         assert (saved.owner, saved.free) == ("", True)
         (taken,) = await take(two, "a")
         assert taken.position == Position((child("-", named="left").token,))
-        assert (taken.min_version, taken.fence) == (held.min_version + 50, held.fence + 1)
-        assert await one.advance([reached(held, minutes=3)]) == {held.stream_range.id}
+        assert (taken.min_version, taken.fence) == (owned.min_version + 50, owned.fence + 1)
+        assert await one.advance([reached(owned, minutes=3)]) == {owned.stream_range.id}
 
     async def test_an_owner_may_claim_its_own_again_and_the_older_claim_is_over(self, stores: Stores) -> None:
         one, two, first = await stores.holding("-")
@@ -181,22 +181,22 @@ class PartitionStoreContract:
         assert third.min_version == first.min_version + 10
 
     async def test_reserved_limits_and_low_watermarks_never_fall(self, stores: Stores) -> None:
-        one, two, held = await stores.holding("-")
+        one, two, owned = await stores.holding("-")
         for minutes, reserved_up_to in [(1, 100), (5, 300), (2, 200), (0, 0)]:
-            assert await one.advance([reached(held, minutes=minutes, reserved_up_to=reserved_up_to)]) == frozenset()
-        assert (await whole(one)).saved[held.stream_range.id].low_watermark == held.low_watermark + 5 * MINUTE
+            assert await one.advance([reached(owned, minutes=minutes, reserved_up_to=reserved_up_to)]) == frozenset()
+        assert (await whole(one)).saved[owned.stream_range.id].low_watermark == owned.low_watermark + 5 * MINUTE
         await stores.let_leases_end(two)
         (taken,) = await take(two, "a")
-        assert taken.min_version == held.min_version + 300
+        assert taken.min_version == owned.min_version + 300
 
     async def test_versions_reserved_above_the_last_are_free_once_a_partition_is_released(self, stores: Stores) -> None:
-        one, two, held = await stores.holding("-")
-        await one.advance([replace(reached(held, reserved_up_to=300), min_version=held.min_version + 40)])
-        await one.advance([reached(held, reserved_up_to=50)], release=True)
-        saved = (await whole(two)).saved[held.stream_range.id]
-        assert (saved.min_version, saved.reserved_up_to) == (held.min_version + 50, held.min_version + 50)
+        one, two, owned = await stores.holding("-")
+        await one.advance([replace(reached(owned, reserved_up_to=300), min_version=owned.min_version + 40)])
+        await one.advance([reached(owned, reserved_up_to=50)], release=True)
+        saved = (await whole(two)).saved[owned.stream_range.id]
+        assert (saved.min_version, saved.reserved_up_to) == (owned.min_version + 50, owned.min_version + 50)
         (taken,) = await take(two, "a")
-        assert taken.min_version == taken.reserved_up_to == held.min_version + 50
+        assert taken.min_version == taken.reserved_up_to == owned.min_version + 50
         await two.advance([replace(reached(taken, reserved_up_to=300), min_version=taken.min_version + 40)])
         await two.close(reached(taken), [child("-b"), child("b-")])
         assert {stream_range.min_version for stream_range in (await whole(one)).stream_ranges} == {
@@ -206,13 +206,13 @@ class PartitionStoreContract:
     async def test_many_partitions_are_saved_together_and_each_is_lost_alone(self, stores: Stores) -> None:
         one, two = stores.open("one"), stores.open("two")
         await begun(one, "-b", "b-d", "d-")
-        held = await take(one, "a", "c", "e")
+        owned = await take(one, "a", "c", "e")
         assert await one.advance([]) == frozenset()
-        await one.advance([reached(held[1])], release=True)
+        await one.advance([reached(owned[1])], release=True)
         await take(two, "c")
-        assert await one.advance([reached(p, minutes=n) for n, p in enumerate(held)]) == {held[1].stream_range.id}
+        assert await one.advance([reached(p, minutes=n) for n, p in enumerate(owned)]) == {owned[1].stream_range.id}
         saved = (await whole(one)).saved
-        assert [saved[p.stream_range.id].low_watermark - p.low_watermark for p in held] == [0, 0, 2 * MINUTE]
+        assert [saved[p.stream_range.id].low_watermark - p.low_watermark for p in owned] == [0, 0, 2 * MINUTE]
 
     async def test_readers_are_counted_for_as_long_as_a_lease_lasts_or_until_they_leave(self, stores: Stores) -> None:
         one, two = stores.open("one"), stores.open("two")

@@ -111,7 +111,7 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
     """Do what a reader does, in any order; and what none should, as one that sleeps and wakes up."""
     chance = crowd.chance
     skew = chance.randint(-3_600, 3_600) * SECOND
-    held: dict[str, Reading] = {}
+    owned: dict[str, Reading] = {}
     ever: list[Reading] = []
     for step in range(steps):
         await asyncio.sleep(0)
@@ -122,15 +122,15 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
             match chance.randrange(11):
                 case 0 | 1:
                     survey = await whole(store)
-                    free = [p for p in survey.stream_ranges if p.is_readable and p.id not in held]
+                    free = [p for p in survey.stream_ranges if p.is_readable and p.id not in owned]
                     asked = chance.sample(free, min(len(free), 2))
                     for partition in await store.claim(asked):
-                        held[partition.stream_range.id] = Reading(
+                        owned[partition.stream_range.id] = Reading(
                             partition, VersionAllocator(partition.min_version, partition.reserved_up_to)
                         )
-                        ever.append(held[partition.stream_range.id])
-                case 2 | 3 | 4 if held:
-                    some = chance.sample(list(held.values()), min(len(held), 3))
+                        ever.append(owned[partition.stream_range.id])
+                case 2 | 3 | 4 if owned:
+                    some = chance.sample(list(owned.values()), min(len(owned), 3))
                     wanted = [
                         reading.versions.wanted(Microseconds(now), chance.randint(1, 20) * SECOND) for reading in some
                     ]
@@ -145,19 +145,19 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
                     lost = await store.advance(asking)
                     for one, reserved_up_to in zip(some, wanted, strict=True):
                         if one.partition.stream_range.id in lost:
-                            held.pop(one.partition.stream_range.id)  # it goes on making versions all the same
+                            owned.pop(one.partition.stream_range.id)  # it goes on making versions all the same
                         else:
                             one.versions.raised(reserved_up_to)
-                case 5 if held:
-                    one = chance.choice(list(held.values()))
-                    del held[one.partition.stream_range.id]
+                case 5 if owned:
+                    one = chance.choice(list(owned.values()))
+                    del owned[one.partition.stream_range.id]
                     ever.remove(one)  # it makes no more versions, whatever comes of that
                     await store.advance([reached(one.partition, reserved_up_to=used(one))], release=True)
-                case 6 | 7 | 8 if held:
-                    one = chance.choice(list(held.values()))
+                case 6 | 7 | 8 if owned:
+                    one = chance.choice(list(owned.values()))
                     range_ = one.partition.stream_range.range
                     children = crowd.service.children(range_) if chance.random() < 0.8 else wild(chance)
-                    del held[one.partition.stream_range.id]
+                    del owned[one.partition.stream_range.id]
                     ever.remove(one)
                     crowd.closed += await store.close(reached(one.partition, reserved_up_to=used(one)), children)
                 case 9:
@@ -239,12 +239,12 @@ async def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
     chance = Random(seed)
     crowd = Crowd(chance, [1_000.0])
     stream = a_stream()
-    well = BigtableChannels(bigtable_emulator)
+    healthy = BigtableChannels(bigtable_emulator)
     ways = [RandomlyBreakingChannels(bigtable_emulator, chance) for _ in range(3)]
     try:
-        await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
+        await create_partition_table(healthy, PartitionRows(healthy, PARTITION_TABLE, stream))
 
-        def store(owner: str, channels: BigtableChannels = well, **_: object) -> KeyRangePartitionStore:
+        def store(owner: str, channels: BigtableChannels = healthy, **_: object) -> KeyRangePartitionStore:
             return a_store(channels, stream, owner, crowd.monotonic, timeouts=ZERO_TIMEOUTS)
 
         last = store("last")
@@ -260,7 +260,7 @@ async def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
         }
         assert crowd.closed > 5
     finally:
-        for channels in (well, *ways):
+        for channels in (healthy, *ways):
             await channels.close()
 
 

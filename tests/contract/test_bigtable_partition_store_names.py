@@ -54,18 +54,18 @@ def two_names(channels: BigtableChannels) -> tuple[str, BigtablePartitionStore, 
 async def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(channels: BreakingChannels) -> None:
     name, old, new = two_names(channels)
     await begun(old, "-")
-    (held,) = await take(old, "a")
+    (owned,) = await take(old, "a")
     start = (await new.survey()).now
     with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop all of them first"):
         await new.begin([span("-")], start)
     assert (await new.survey()).stream_ranges == ()
 
-    await old.advance([reached(held, reserved_up_to=10**9)], release=True)
+    await old.advance([reached(owned, reserved_up_to=10**9)], release=True)
     await old.leave()
     assert await new.begin([span("-")], start)
     survey = await new.survey()
     (stream_range,) = survey.stream_ranges
-    assert stream_range.min_version > held.min_version + 10**9
+    assert stream_range.min_version > owned.min_version + 10**9
     assert survey.resync_request is not None, "what changed between the two is in no record"
     assert [(one.kind, one.run) for one in survey.resync_request.findings] == [
         (BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME, 0)

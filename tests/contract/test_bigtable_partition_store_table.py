@@ -33,18 +33,18 @@ AGE: dict[str, Any] = {"max_age": {"seconds": 60}}
 
 
 async def test_a_reader_that_has_gone_is_forgotten(rig: Rig) -> None:
-    gone, well = rig.well("gone"), rig.well("well")
+    gone, healthy = rig.healthy("gone"), rig.healthy("well")
     await begun(gone, "-")
-    await well.survey()
+    await healthy.survey()
     rig.monotonic[0] += 11 * LEASE.total_seconds()
-    await well.survey()
-    await well.tend()
+    await healthy.survey()
+    await healthy.tend()
     assert (await rig.rows.scan()).readers.keys() == {"well"}
     assert (await gone.survey()).readers == {"gone", "well"}
 
 
 async def test_what_waits_while_the_stream_is_paused_has_waited_since_it_was_resumed(rig: Rig) -> None:
-    one = rig.well("one")
+    one = rig.healthy("one")
     await begun(one, "-b", "b-")
     (left,) = await take(one, "a")
     await one.close(reached(left), [child("-b", "-")])
@@ -88,9 +88,9 @@ async def test_a_late_pause_or_resumption_does_not_undo_what_was_asked_for_since
 
 async def test_a_view_shows_which_reader_reads_what_and_is_seen_by_no_reader(rig: Rig) -> None:
     viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
-    now = (await rig.well("other").survey()).now
+    now = (await rig.healthy("other").survey()).now
     assert (await viewer.view(now)).stream_ranges == ()
-    one, two = rig.well("one"), rig.well("two")
+    one, two = rig.healthy("one"), rig.healthy("two")
     await begun(one, "-b", "b-d", "d-")
     left, middle, _right = await take(one, "a", "c", "e")
     await one.advance([reached(left, minutes=1)])
@@ -126,39 +126,39 @@ async def test_a_view_shows_which_reader_reads_what_and_is_seen_by_no_reader(rig
 async def test_rows_that_are_not_what_a_reader_wrote_are_refused(
     rig: Rig, family: str, qualifier: bytes | None, value: bytes | None
 ) -> None:
-    store = rig.well()
-    held = await holding(rig, store)
-    kind = f"partition#{held.stream_range.id}" if family == "partition" else "topology"
-    column = held.stream_range.id.encode() if qualifier is None else qualifier
+    store = rig.healthy()
+    owned = await holding(rig, store)
+    kind = f"partition#{owned.stream_range.id}" if family == "partition" else "topology"
+    column = owned.stream_range.id.encode() if qualifier is None else qualifier
     await replace_cell(rig.opened[0], f"{rig.stream}#{kind}", family, column, value)
-    for each in (store, rig.well("another")):
+    for each in (store, rig.healthy("another")):
         with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
             await each.survey()
 
     fixed = Rig(rig.address, opened=rig.opened)  # another stream, as the message has it
-    await begun(fixed.well(), "-")
-    (stream_range,) = (await whole(fixed.well())).stream_ranges
-    assert stream_range.min_version > held.min_version + RESERVED or qualifier == b"saved"
+    await begun(fixed.healthy(), "-")
+    (stream_range,) = (await whole(fixed.healthy())).stream_ranges
+    assert stream_range.min_version > owned.min_version + RESERVED or qualifier == b"saved"
 
 
 async def test_stream_ranges_that_were_deleted_are_not_taken_for_a_stream_that_never_began(rig: Rig) -> None:
-    store = rig.well()
-    held = await holding(rig, store)
+    store = rig.healthy()
+    owned = await holding(rig, store)
     request: Any = MUTATE.request(table_name=PARTITION_TABLE.name, row_key=f"{rig.stream}#topology".encode())
     request.mutations.add().delete_from_row.SetInParent()
     await rig.opened[0].call(MUTATE, PARTITION_TABLE, request)
     assert (await store.survey()).stream_ranges == ()
     await store.tend()
-    assert (await rig.rows.scan()).partitions.keys() == {held.stream_range.id}  # left, to be looked into
-    assert await store.advance([reached(held, reserved_up_to=10**9)]) == frozenset()
+    assert (await rig.rows.scan()).partitions.keys() == {owned.stream_range.id}  # left, to be looked into
+    assert await store.advance([reached(owned, reserved_up_to=10**9)]) == frozenset()
     with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
-        await store.close(reached(held, reserved_up_to=10**9), CHILDREN)
+        await store.close(reached(owned, reserved_up_to=10**9), CHILDREN)
 
     start = (await store.survey()).now
     assert await store.begin([span("-")], start)  # a new life: above all versions of the old one
     (stream_range,) = (await whole(store)).stream_ranges
-    assert stream_range.min_version > held.min_version + 10**9
-    assert stream_range.id != held.stream_range.id
+    assert stream_range.min_version > owned.min_version + 10**9
+    assert stream_range.id != owned.stream_range.id
     (taken,) = await take(store, "a")
     assert taken.position.start == start
 

@@ -41,7 +41,7 @@ class Place:
     writer: CdcWriter
     tables: DestinationTables
     rows: Callable[[str], Mapping[int, Mapping[str, Any]]]
-    go_away: Callable[[], None]
+    make_unavailable: Callable[[], None]
     come_back: Callable[[], None]
     appended: Callable[[str], Sequence[Mapping[str, Any]]]
     """The rows of a history."""
@@ -137,7 +137,7 @@ class CdcWriterContract:
     def test_while_bigquery_is_unavailable_it_is_transient_and_calling_again_goes_on(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         place.write(a_change(1))
-        place.go_away()
+        place.make_unavailable()
         definition, rows = encoded(a_change(1, 2), a_change(2))
         appending = place.writer.append(definition, rows)
         for _ in range(2):
@@ -237,9 +237,9 @@ class TestFakeCdcWriter(CdcWriterContract):
         tables = FakeTables()
         writer = FakeCdcWriter(tables)
 
-        def away(times: int) -> Callable[[], None]:
+        def unavailable(times: int) -> Callable[[], None]:
             def go() -> None:
-                writer.away = times
+                writer.unavailable = times
 
             return go
 
@@ -251,8 +251,8 @@ class TestFakeCdcWriter(CdcWriterContract):
             writer,
             tables,
             lambda table: {key[0]: row for key, row in writer.rows(table).items()},  # type: ignore[misc]
-            away(1_000),
-            away(0),
+            unavailable(1_000),
+            unavailable(0),
             writer.appended.__getitem__,
             lambda table: writer.answers_after.update({table: NEVER}),
             answer_late,

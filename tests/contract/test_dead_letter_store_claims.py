@@ -90,8 +90,8 @@ def test_only_sending_makes_a_dead_letter_replayed(store: DeadLetterStore) -> No
 def test_a_dead_letter_is_claimed_by_one_replay(store: DeadLetterStore) -> None:
     assert store.claim([TWO, ONE, UNKNOWN, TWO], OURS, NOW, LEASE) == [TWO, ONE]
     assert store.claim([ONE, TWO, THREE], THEIRS, later(1), LEASE) == [THREE]
-    held = the(ONE, store)
-    assert (held.state, held.claimed_by, held.claimed_until) == (State.OPEN, OURS, later(60))
+    claimed = the(ONE, store)
+    assert (claimed.state, claimed.claimed_by, claimed.claimed_until) == (State.OPEN, OURS, later(60))
     assert actions(ONE, store) == [Action.ARRIVED]
 
 

@@ -108,15 +108,15 @@ class Stores(RuleBasedStateMachine):
         state=st.sampled_from([State.OPEN, State.SUPERSEDED, State.DISCARDED]),
         only_from=st.frozensets(st.sampled_from(State), min_size=1),
     )
-    def somebody_decides(self, data: st.DataObject, state: State, only_from: frozenset[State]) -> None:
+    def states_are_set(self, data: st.DataObject, state: State, only_from: frozenset[State]) -> None:
         self.both("set_state", self.some_of(data), state, only_from=only_from, who="bob", now=self.now, why="so")
 
     @rule(data=st.data())
-    def somebody_looks(self, data: st.DataObject) -> None:
+    def values_are_shown(self, data: st.DataObject) -> None:
         self.both("note", self.some_of(data), Action.VALUES_SHOWN, "eve", self.now, "seen")
 
     @rule(target=copies, data=st.data())
-    def somebody_edits(self, data: st.DataObject) -> Any:
+    def one_is_edited(self, data: st.DataObject) -> Any:
         original = self.both("get", data.draw(st.sampled_from(self.known)))
         if original is None or not original.dead_letter.sequence:
             return multiple()
@@ -135,7 +135,7 @@ class Stores(RuleBasedStateMachine):
         self.both("forget", before=Nanoseconds(self.now - ago * SECOND), limit=limit)
 
     @rule(selection=selections)
-    def somebody_asks(self, selection: Selection) -> None:
+    def some_are_selected(self, selection: Selection) -> None:
         self.both("count", selection)
         self.both("groups", selection, limit=9)
         self.stores.in_replay_order(selection)
@@ -143,7 +143,7 @@ class Stores(RuleBasedStateMachine):
         assert lines[0] == lines[1]
 
     @invariant()
-    def they_hold_the_same(self) -> None:
+    def both_are_equal(self) -> None:
         self.both("stats")
         self.stores.in_replay_order(Selection())
         for dead_letter in self.known:

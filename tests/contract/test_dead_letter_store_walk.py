@@ -84,7 +84,7 @@ class Walk:
         known = [DeadLetterId(one.identity) for one in self.dead_letters] + [DeadLetterId("unknown")]
         return self.chance.choices(known, k=self.chance.choice([1, 2, 2]))
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """See that both hold the same."""
         self.stores.in_replay_order(Selection())
         for dead_letter in self.dead_letters:
@@ -99,7 +99,7 @@ def test_the_store_in_a_file_and_the_fake_say_the_same_on_long_walks(tmp_path: P
             walk = Walk(database, seed)
             for _step in range(STEPS):
                 walk.step()
-                walk.look()
+                walk.compare()
             done |= {
                 one.action for each in walk.dead_letters for one in walk.both("trail", DeadLetterId(each.identity))
             }

@@ -48,7 +48,7 @@ class Place:
 
     dead_letters: DeadLetters
     kept: Callable[[], Sequence[DeadLetter]]
-    go_away: Callable[[], None]
+    make_unavailable: Callable[[], None]
     come_back: Callable[[], None]
 
     def by_identity(self) -> dict[str, DeadLetter]:
@@ -82,7 +82,7 @@ class DeadLettersContract:
 
     def test_while_the_store_is_unavailable_the_call_fails_and_all_can_be_kept_again_later(self, place: Place) -> None:
         place.dead_letters.keep([GARBAGE])
-        place.go_away()
+        place.make_unavailable()
         with pytest.raises(TransientError):
             place.dead_letters.keep([CHANGE, TOO_LARGE])
         with pytest.raises(TransientError):
@@ -98,10 +98,12 @@ class TestFakeDeadLetters(DeadLettersContract):
     def place(self) -> Place:
         dead_letters = FakeDeadLetters()
 
-        def away(calls: int) -> None:
-            dead_letters.away = calls
+        def unavailable(calls: int) -> None:
+            dead_letters.unavailable = calls
 
-        return Place(dead_letters, lambda: list(dead_letters.kept.values()), lambda: away(1_000), lambda: away(0))
+        return Place(
+            dead_letters, lambda: list(dead_letters.kept.values()), lambda: unavailable(1_000), lambda: unavailable(0)
+        )
 
 
 @pytest.mark.integration

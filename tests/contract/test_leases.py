@@ -50,8 +50,8 @@ class RealSubscription:
 class LeasesContract:
     def test_an_acked_message_never_comes_again(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
-        held = subscription.lease()
-        leases.ack([held["a"]])
+        leased = subscription.lease()
+        leases.ack([leased["a"]])
 
         subscription.pass_time(DEADLINE + LITTLE)
 
@@ -59,16 +59,16 @@ class LeasesContract:
 
     def test_a_message_released_comes_again_at_once(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
-        held = subscription.lease()
-        leases.release([held["a"]])
+        leased = subscription.lease()
+        leases.release([leased["a"]])
         subscription.pass_time(LITTLE)
 
         assert set(subscription.lease()) == {"a"}
 
     def test_a_deferred_message_comes_after_its_delay(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a")
-        held = subscription.lease()
-        leases.defer(list(held.values()), DEADLINE * 2)
+        leased = subscription.lease()
+        leases.defer(list(leased.values()), DEADLINE * 2)
         subscription.pass_time(DEADLINE + LITTLE)
         before = subscription.lease()
         subscription.pass_time(DEADLINE + LITTLE)
@@ -78,8 +78,8 @@ class LeasesContract:
 
     def test_leases_are_kept_as_long_as_is_asked_for(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
-        held = subscription.lease()
-        with leases.keeping(list(held.values())):
+        leased = subscription.lease()
+        with leases.keeping(list(leased.values())):
             subscription.pass_time(DEADLINE * 1.5)
             first = subscription.lease()
             subscription.pass_time(DEADLINE * 1.5)
@@ -91,11 +91,11 @@ class LeasesContract:
 
     def test_what_is_settled_is_kept_no_longer(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("acked", "back", "later", "kept")
-        held = subscription.lease()
-        with leases.keeping(list(held.values())):
-            leases.ack([held["acked"]])
-            leases.defer([held["later"]], DEADLINE)
-            leases.release([held["back"]])
+        leased = subscription.lease()
+        with leases.keeping(list(leased.values())):
+            leases.ack([leased["acked"]])
+            leases.defer([leased["later"]], DEADLINE)
+            leases.release([leased["back"]])
             subscription.pass_time(LITTLE)
             soon = subscription.lease()
             subscription.pass_time(DEADLINE)

@@ -77,32 +77,32 @@ class PartitionStoreContract:
         assert await stores.two.advance([SpannerProgress(second, later(1))]) == frozenset()
 
     async def test_a_renewed_lease_is_not_taken_over(self, stores: Stores) -> None:
-        held = await claimed_root(stores.one)
+        owned = await claimed_root(stores.one)
         await stores.let_leases_end()
-        assert await stores.one.advance([SpannerProgress(held, START)]) == frozenset()
+        assert await stores.one.advance([SpannerProgress(owned, START)]) == frozenset()
         assert await stores.two.claim([ROOT], None) == []
 
     async def test_a_watermark_never_moves_back(self, stores: Stores) -> None:
-        held = await claimed_root(stores.one)
-        await stores.one.advance([SpannerProgress(held, later(60))])
-        assert await stores.one.advance([SpannerProgress(held, later(30))]) == frozenset()
+        owned = await claimed_root(stores.one)
+        await stores.one.advance([SpannerProgress(owned, later(60))])
+        assert await stores.one.advance([SpannerProgress(owned, later(30))]) == frozenset()
         (row,) = (await stores.one.survey()).unfinished
         assert row.watermark == later(60)
         assert row.state is PartitionState.RUNNING
 
     async def test_a_released_partition_is_free_at_once_and_goes_on_at_its_watermark(self, stores: Stores) -> None:
-        held = await claimed_root(stores.one)
-        assert await stores.one.advance([SpannerProgress(held, later(60))], release=True) == frozenset()
+        owned = await claimed_root(stores.one)
+        assert await stores.one.advance([SpannerProgress(owned, later(60))], release=True) == frozenset()
         (taken,) = await stores.two.claim([ROOT], None)
         assert taken.watermark == later(60)
 
     async def test_a_load_is_saved_with_the_lease_and_goes_to_the_next_owner(self, stores: Stores) -> None:
-        held = await claimed_root(stores.one)
-        assert held.load == 0
-        await stores.one.advance([SpannerProgress(held, START, load=7)])
+        owned = await claimed_root(stores.one)
+        assert owned.load == 0
+        await stores.one.advance([SpannerProgress(owned, START, load=7)])
         (row,) = (await stores.two.survey()).unfinished
         assert row.load == 7
-        await stores.one.advance([SpannerProgress(held, START, load=9)], release=True)
+        await stores.one.advance([SpannerProgress(owned, START, load=9)], release=True)
         (taken,) = await stores.two.claim([ROOT], None)
         assert taken.load == 9
 
@@ -135,8 +135,8 @@ class PartitionStoreContract:
         assert len(await stores.one.claim([ROOT], START)) == 1
 
     async def test_leases_and_watermarks_of_many_partitions_are_saved_together(self, stores: Stores) -> None:
-        held = await first_partitions(stores.one, A, B, C)
-        assert await stores.one.advance([SpannerProgress(p, later(n)) for n, p in enumerate(held)]) == frozenset()
+        owned = await first_partitions(stores.one, A, B, C)
+        assert await stores.one.advance([SpannerProgress(p, later(n)) for n, p in enumerate(owned)]) == frozenset()
         found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
         assert found == {A: START, B: later(1), C: later(2)}
         assert await stores.one.advance([]) == frozenset()
@@ -166,11 +166,11 @@ class PartitionStoreContract:
         assert await stores.one.forget_finished(LEASE) == 0  # C waits for B, and then needs A
         (again,) = await stores.two.claim([B], None)
         await stores.two.finish(SpannerProgress(again, later(55)), [merged])
-        (held,) = await stores.two.claim([C], None)
+        (owned,) = await stores.two.claim([C], None)
         await stores.let_leases_end()
         assert await stores.two.forget_finished(LEASE) == 0  # another owner may have to claim C
         (taken,) = await stores.one.claim([C], None)
-        assert taken.fencing == held.fencing + 1
+        assert taken.fencing == owned.fencing + 1
 
         await stores.one.finish(SpannerProgress(taken, later(70)), [NewPartition(D, frozenset({C}), later(80))])
         await stores.let_leases_end()
@@ -254,16 +254,16 @@ class TestSpannerPartitionStore(PartitionStoreContract):
         assert found["WRITE_ONLY"] == {"millrace_partitions"}
 
     async def test_what_happened_to_a_partition_has_commit_timestamps(self, stores: Stores) -> None:
-        held = await claimed_root(stores.one)
-        await stores.one.advance([SpannerProgress(held, START)])
-        await stores.one.finish(SpannerProgress(held, START), [child(A)])
+        owned = await claimed_root(stores.one)
+        await stores.one.advance([SpannerProgress(owned, START)])
+        await stores.one.finish(SpannerProgress(owned, START), [child(A)])
         in_order = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
         rows = self.database.query(f"SELECT {in_order} AS ordered FROM millrace_partitions WHERE token = ''")
         assert rows == [{"ordered": True}]
 
     async def test_two_writers_at_once_end_one_after_the_other(self, stores: Stores) -> None:
-        held = await first_partitions(stores.one, A, B)
-        await stores.one.advance([SpannerProgress(held[1], START)], release=True)
+        owned = await first_partitions(stores.one, A, B)
+        await stores.one.advance([SpannerProgress(owned[1], START)], release=True)
         (other,) = await stores.two.claim([B], None)
 
         async def advance(store: TokenPartitionStore, partition: SpannerPartition, seconds: int) -> None:
@@ -271,7 +271,7 @@ class TestSpannerPartitionStore(PartitionStoreContract):
                 with attempt:
                     await store.advance([SpannerProgress(partition, later(seconds))])
 
-        writes = [advance(stores.one, held[0], n) for n in range(1, 6)]
+        writes = [advance(stores.one, owned[0], n) for n in range(1, 6)]
         writes += [advance(stores.two, other, n) for n in range(1, 6)]
         await asyncio.wait_for(asyncio.gather(*writes), 20)
         found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}

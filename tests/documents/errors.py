@@ -86,7 +86,7 @@ EXPLAINED: Final[Mapping[str, str]] = {
 _WORDLESS: Final = re.compile(r"(?:[^\w]|_|\b(?:table|the source|missing|before|after)\b)*")
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Held = Mapping[str, list[ast.expr | None]]
+_Bindings = Mapping[str, list[ast.expr | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +200,14 @@ def _raised(file: Path, kinds: frozenset[str]) -> Iterator[RaisedError]:
     general = {**_imported(tree), **_assigned(tree.body), **returned}
     seen: set[int] = set()
     for scope in [*sorted(functions, key=lambda one: -one.lineno), tree]:  # the innermost function of a call first
-        held = {**general, **_assigned(ast.walk(scope))} if scope is not tree else general
+        bindings = {**general, **_assigned(ast.walk(scope))} if scope is not tree else general
         for node in ast.walk(scope):
             if isinstance(node, ast.Call) and id(node) not in seen and (given := _given(node, kinds, file)) is not None:
                 seen.add(id(node))
                 code, message = given
                 passed_on = isinstance(code, ast.Attribute) and code.attr == "code"
                 written = code.value if isinstance(code, ast.Constant) else "" if passed_on else ast.unparse(code)
-                messages = tuple(" ".join(one.split()) for one in _texts(message, held) or [_VARIES])
+                messages = tuple(" ".join(one.split()) for one in _texts(message, bindings) or [_VARIES])
                 yield RaisedError(file, node.lineno, str(written), messages)
 
 
@@ -257,26 +257,26 @@ def _imported(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
     return found
 
 
-def _texts(node: ast.expr | ast.AST | None, held: _Held) -> list[str]:
+def _texts(node: ast.expr | ast.AST | None, bindings: _Bindings) -> list[str]:
     """Return what an expression may be as a text; nothing where it is none."""
     match node:
         case ast.Constant(value=str(value)):
             return [value]
         case ast.JoinedStr(values=values):
-            return ["".join(parts) for parts in product(*(_parts(part, held) for part in values))]
+            return ["".join(parts) for parts in product(*(_parts(part, bindings) for part in values))]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return [a + b for a in _texts(left, held) or [_VARIES] for b in _texts(right, held) or [_VARIES]]
+            return [a + b for a in _texts(left, bindings) or [_VARIES] for b in _texts(right, bindings) or [_VARIES]]
         case ast.IfExp(body=body, orelse=orelse):
-            return [*_texts(body, held), *_texts(orelse, held)]
+            return [*_texts(body, bindings), *_texts(orelse, bindings)]
         case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
-            return [written for value in held.get(name, []) for written in _texts(value, {})]
+            return [written for value in bindings.get(name, []) for written in _texts(value, {})]
         case _:
             return []
 
 
-def _parts(part: ast.expr, held: _Held) -> list[str]:
+def _parts(part: ast.expr, bindings: _Bindings) -> list[str]:
     """Return what may stand in one place of a formatted text."""
     if not isinstance(part, ast.FormattedValue):
         return _texts(part, {})
-    found = _texts(part.value, held) if isinstance(part.value, ast.Name) else []
+    found = _texts(part.value, bindings) if isinstance(part.value, ast.Name) else []
     return found if 0 < len(found) <= _MOST_VARIANTS else [_VARIES]

@@ -8,14 +8,14 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-def new_mark() -> dict[str, str]:
+def run_variable() -> dict[str, str]:
     """Return a variable that every process of a run inherits, and no other."""
     return {"LC_MILLRACE_TEST": uuid.uuid4().hex}
 
 
-def running(mark: Mapping[str, str]) -> list[str]:
+def running(variable: Mapping[str, str]) -> list[str]:
     """Return the commands of the processes that bear the mark and still run."""
-    words = [f"{name}={value}".encode() for name, value in mark.items()]
+    words = [f"{name}={value}".encode() for name, value in variable.items()]
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import ROOT, new_mark, running
+from tests.e2e.commands import ROOT, run_variable, running
 
 pytestmark = pytest.mark.timeout(900)  # everything is installed once more
 
@@ -52,7 +52,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     asked = [sys.executable, "-m", "pip", "cache", "dir"]
     cache = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
     kept = {name: value for name, value in os.environ.items() if _OF_THE_MACHINE.fullmatch(name)}
-    clone = Clone(directory, {**kept, "PIP_CACHE_DIR": cache, "HOME": str(home), **new_mark()})
+    clone = Clone(directory, {**kept, "PIP_CACHE_DIR": cache, "HOME": str(home), **run_variable()})
     yield clone
     clone.type("make down")
 
@@ -84,7 +84,7 @@ def check_report(output: str) -> None:
         ("flights.aircraft", "GoogleSQL"),
         ("observations.temperature_c", "PostgreSQL"),
     ]
-    assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
+    assert all(0 < int(filled.replace(",", "")) < int(total.replace(",", "")) for _, _, filled, total in added)
     ((changes, committed),) = re.findall(
         r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; each as it was written",
         output,

@@ -18,7 +18,7 @@ from deploy.local.platform.creation import PROJECT
 from deploy.local.platform.processes import wait_until
 from deploy.local.platform.services import child_environment
 from shared.pubsub.errors import status_code
-from tests.e2e.commands import ROOT, new_mark, running
+from tests.e2e.commands import ROOT, run_variable, running
 from tests.integration.stand_in import Writing
 from tests.row_messages import row_message
 
@@ -28,10 +28,10 @@ UPSERT = {"carrier": "string", "name": "string", "_CHANGE_TYPE": "string", "_CHA
 
 
 def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_names_the_difference() -> None:
-    mark = new_mark()
+    variable = run_variable()
     size = {"SOURCES": "spanner", "BEFORE": "0", "ROWS": "100", "SECONDS": "5", "RATE": "40", "PATIENCE": "20s"}
     command = [sys.executable, "-m", "deploy.local", "run"]
-    environment = child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)}
+    environment = child_environment(os.environ) | size | variable | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as run:
@@ -40,8 +40,8 @@ def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_na
         for line in run.stdout:
             before.append(line)
             if "changing rows" in line:
-                patience, pause = timedelta(seconds=200), timedelta(seconds=0.5)  # each try opens a connection
-                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=patience, pause=pause)
+                timeout, pause = timedelta(seconds=200), timedelta(seconds=0.5)  # each try opens a connection
+                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=timeout, pause=pause)
                 break
         output = "".join(before) + run.stdout.read()
 
@@ -59,7 +59,7 @@ def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_na
         in output
     ), "the changed row is older than the snapshot too; Spanner has it, so it stays"
     assert "bigtable_emulator.log" not in logs()
-    assert running(mark) == []
+    assert running(variable) == []
 
 
 def logs() -> set[str]:
@@ -85,11 +85,11 @@ def a_row_is_changed_behind_its_back() -> bool:
 
 
 def test_ctrl_c_ends_make_run_soon_and_leaves_nothing_running() -> None:
-    mark = new_mark()
+    variable = run_variable()
     run = subprocess.Popen(
         ["make", "run"],
         cwd=ROOT,
-        env=child_environment(os.environ) | mark | {"BEFORE": "200"},
+        env=child_environment(os.environ) | variable | {"BEFORE": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -100,9 +100,9 @@ def test_ctrl_c_ends_make_run_soon_and_leaves_nothing_running() -> None:
         if "starting spanner_reader" in line:
             break
 
-    assert any("spanner" in command for command in running(mark)), "its processes bear the mark"
+    assert any("spanner" in command for command in running(variable)), "its processes bear the mark"
     os.killpg(run.pid, signal.SIGINT)  # what a terminal does
     run.communicate(timeout=60)
 
     assert run.returncode != 0
-    assert running(mark) == []
+    assert running(variable) == []

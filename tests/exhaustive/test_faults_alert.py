@@ -81,7 +81,7 @@ class Observed:
             self.prometheus.scrape("dead_letter", self.dead_letters.address)
         return self.dead_letters
 
-    def wait_until_well(self) -> None:
+    def wait_until_healthy(self) -> None:
         """Wait until a heartbeat has come all the way, and no alert of this module fires."""
         heartbeat = "time() - max(millrace_consumer_source_watermark_timestamp_seconds) < 8"
         self.rig.wait(lambda: self.prometheus.value(heartbeat) is not None, "a heartbeat at the consumer")
@@ -141,7 +141,7 @@ def test_a_subscription_at_80_percent_of_its_retention_alerts_though_its_consume
     observed.consumer()
     observed.reader()
     observed.rig.commit(Write("insert", "Tags", {"Tag": "one"}))
-    observed.wait_until_well()
+    observed.wait_until_healthy()
 
     observed.monitoring.states(subscription, age=int(0.81 * WEEK), messages=1_000)
     report(request, observed.prometheus.seconds_until("MillraceSubscriptionNearsRetention"))
@@ -154,18 +154,18 @@ def test_a_subscription_at_80_percent_of_its_retention_alerts_though_its_consume
 def test_a_source_that_does_not_answer_alerts_at_the_consumer_though_its_reader_runs(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
-    observed.wait_until_well()
+    observed.wait_until_healthy()
     observed.spanner.cut()
     report(request, observed.prometheus.seconds_until("MillraceSourceSilent"))
     assert "MillraceReaderDown" not in observed.prometheus.firing()
     observed.spanner.fix()
-    observed.wait_until_well()
+    observed.wait_until_healthy()
 
 
 def test_a_partition_that_its_owner_does_not_read_alerts_at_the_reader_and_at_the_consumer(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
-    observed.wait_until_well()
+    observed.wait_until_healthy()
     partitions = observed.rig.partitions
     stuck, _at = partitions.execute(
         "UPDATE millrace_partitions SET owner = 'stuck', fencing = fencing + 1, "
@@ -177,13 +177,13 @@ def test_a_partition_that_its_owner_does_not_read_alerts_at_the_reader_and_at_th
     observed.prometheus.seconds_until("MillraceSourceSilent")
     assert "MillraceReaderDown" not in observed.prometheus.firing()
     partitions.execute("UPDATE millrace_partitions SET owner = NULL, lease_until = NULL WHERE owner = 'stuck'")
-    observed.wait_until_well()
+    observed.wait_until_healthy()
 
 
 def test_a_reader_that_is_killed_alerts_and_its_consumer_does_not_look_healthy(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
-    observed.wait_until_well()
+    observed.wait_until_healthy()
     for process in observed.rig.processes.running:
         if process.name.startswith("reader_"):
             process.kill()
@@ -191,13 +191,13 @@ def test_a_reader_that_is_killed_alerts_and_its_consumer_does_not_look_healthy(
     observed.prometheus.seconds_until("MillraceSourceSilent")
     assert "MillraceConsumerDown" not in observed.prometheus.firing()
     observed.reader()
-    observed.wait_until_well()
+    observed.wait_until_healthy()
 
 
 def test_a_consumer_that_is_killed_alerts_and_the_readers_go_on_showing_its_backlog(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
-    observed.wait_until_well()
+    observed.wait_until_healthy()
     observed.consumer().process.kill()
     observed.monitoring.states(short_name(observed.rig.pipeline.topology.subscription), age=90, messages=77)
     report(request, observed.prometheus.seconds_until("MillraceConsumerDown"))
@@ -205,12 +205,12 @@ def test_a_consumer_that_is_killed_alerts_and_the_readers_go_on_showing_its_back
     assert observed.prometheus.value("max(millrace_subscription_backlog_messages)") == 77
     observed.prometheus.seconds_until("MillraceNothingIsAcked")
     observed.consumer()
-    observed.wait_until_well()
+    observed.wait_until_healthy()
 
 
 def test_a_table_that_bigquery_denies_alerts_by_its_name(observed: Observed, request: pytest.FixtureRequest) -> None:
     observed.consumer()
-    observed.wait_until_well()
+    observed.wait_until_healthy()
     with observed.rig.fault(action="close", status="PERMISSION_DENIED", table=observed.rig.in_bigquery("Tags")):
         observed.rig.commit(Write("insert", "Tags", {"Tag": "denied"}))
         report(request, observed.prometheus.seconds_until("MillraceTableFails"))
@@ -221,7 +221,7 @@ def test_a_table_that_bigquery_denies_alerts_by_its_name(observed: Observed, req
 
 
 def test_a_consumer_whose_dead_letter_limit_trips_alerts(observed: Observed, request: pytest.FixtureRequest) -> None:
-    observed.wait_until_well()
+    observed.wait_until_healthy()
     observed.consumer().process.kill()
     limited = start_consumer(
         observed.rig.processes, observed.rig.standing.flow, "limited", module=WITHOUT_SPARK, POISON_LIMIT="1"

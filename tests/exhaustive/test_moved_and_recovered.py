@@ -68,7 +68,7 @@ def test_after_all_but_the_sources_is_lost_the_first_steps_bring_every_row_again
         deployment.wait_until_it_flows()
     deployment.wait_until_equal(load, load.poison)
     deployment.lose(mirrors=True)
-    while_away(deployment, load)
+    write_unread(deployment, load)
     before = load.poison
 
     deployment.create()
@@ -85,7 +85,7 @@ def test_mirrors_that_are_left_are_equal_after_a_first_start_a_snapshot_and_the_
         deployment.wait_until_it_flows()
     deployment.wait_until_equal(load, load.poison)
     deployment.lose(mirrors=False)
-    while_away(deployment, load)
+    write_unread(deployment, load)
     deployment.create()
     deployment.start(*ALL)
     spanner, bigtable = deployment.mirrors
@@ -111,7 +111,7 @@ def test_both_readers_go_on_in_another_topic_where_they_were(deployment: Deploym
     deployment.wait_until_equal(load, load.poison)
     before = load.poison
     deployment.stop(*ALL)
-    while_away(deployment, load)
+    write_unread(deployment, load)
     topology = replace(
         deployment.flow.topology,
         topic=f"{deployment.flow.topology.topic}-another",
@@ -136,7 +136,7 @@ def test_both_readers_go_on_in_another_topic_where_they_were(deployment: Deploym
     deployment.wait_until_equal(load, before)
 
 
-def while_away(deployment: Deployment, load: Load) -> None:
+def write_unread(deployment: Deployment, load: Load) -> None:
     """Delete rows of both sources, change others, and add some, which no reader sees."""
     rig = deployment.rig
     keys = sorted(int(str(row["Id"])) for row in rig.database.query(f"SELECT Id FROM {rig.named('Singers')}"))

@@ -11,7 +11,7 @@ from tests.e2e.standing import ACK_DEADLINE
 from tests.exhaustive.deployment import ALL, Deployment
 from tests.worlds.churn import standing_still
 
-AWAY = 3 * ACK_DEADLINE
+OUTAGE = 3 * ACK_DEADLINE
 """Longer than the leases of partitions and of messages."""
 
 pytestmark = pytest.mark.timeout(900)
@@ -30,7 +30,7 @@ def test_when_a_region_comes_back_nothing_is_lost_and_all_flows(
             region.enter_context(standing_still(each))
         if killed:
             deployment.kill(*ALL)
-        time.sleep(AWAY.total_seconds())  # a lease that is not renewed ends by nothing but time
+        time.sleep(OUTAGE.total_seconds())  # a lease that is not renewed ends by nothing but time
         deployment.processes.check()
     if killed:
         deployment.start(*ALL)

@@ -42,11 +42,11 @@ def let_both_tasks_wait(world: World, consumer: Service) -> None:
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(*changes(9))
 
-    def both_hold() -> bool:
+    def both_wait() -> bool:
         document = asked(consumer)
         return document is not None and document["processes"]["holding"] == 2
 
-    world.processes.wait_until(both_hold, "both tasks to wait", TIMEOUT)
+    world.processes.wait_until(both_wait, "both tasks to wait", TIMEOUT)
 
 
 def test_poison_on_all_executors_passes_no_more_than_the_limit_with_a_restart_counted_in(

@@ -92,10 +92,10 @@ class FakeSnapshotStore:
         await self._step()
         return after.run, [part for part in after.parts if part.fence > known[part.number]]
 
-    async def cut(self, run: int, held: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
+    async def cut(self, run: int, owned: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
         """Cut a part into ranges, each to be above a number; return the first, which stays ours. None: not ours."""
-        await self._change(lambda b: core.cut_into(b, run, held, parts))
-        return core.ours(self.table.snapshot, run, held)
+        await self._change(lambda b: core.cut_into(b, run, owned, parts))
+        return core.ours(self.table.snapshot, run, owned)
 
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
         """Save how far parts are and renew their leases, or give them back; return those that are not ours any more."""

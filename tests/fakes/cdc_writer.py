@@ -46,7 +46,7 @@ class FakeCdcWriter:
     def __init__(self, tables: FakeTables, effects: Effects | None = None) -> None:
         self.tables = tables
         self.effects = effects or Effects()
-        self.away = 0
+        self.unavailable = 0
         """So many more answers are TransientError."""
         self.invisible: dict[str, int] = {}
         """Columns that appends do not see yet: so many more appends that have one are TableTroubleError."""
@@ -159,8 +159,8 @@ class FakeAppending:
 
     def _append(self) -> Sequence[RowError]:
         writer, table = self._writer, self._definition.identity
-        if writer.away:
-            writer.away -= 1
+        if writer.unavailable:
+            writer.unavailable -= 1
             raise TransientError("BigQuery is away")
         if writer.interrupted(table) or table in writer.failing or any(writer.stuck(table, row) for row in self._rows):
             raise TransientError(f"table {table}: INTERNAL")

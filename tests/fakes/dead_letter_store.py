@@ -38,7 +38,7 @@ _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSE
 
 
 @dataclass
-class _Held:
+class _Entry:
     """A dead letter, and what the store knows beside it."""
 
     number: int
@@ -55,7 +55,7 @@ class _Held:
             TrailEntry(dead_letter=self.stored.id, at=now, who=who, action=action, result=result, more=dict(more))
         )
 
-    def is_held(self, now: Nanoseconds) -> bool:
+    def is_claimed(self, now: Nanoseconds) -> bool:
         """Return whether a replay holds it."""
         until = self.stored.claimed_until
         return self.stored.claimed_by is not None and until is not None and until > now
@@ -70,7 +70,7 @@ class FakeDeadLetterStore:
     """Dead letters in a dictionary."""
 
     def __init__(self) -> None:
-        self._dead_letters: dict[DeadLetterId, _Held] = {}
+        self._dead_letters: dict[DeadLetterId, _Entry] = {}
         self._numbers = count(1)
         self._lock = RLock()
         self._pipeline = Pipeline()
@@ -102,24 +102,24 @@ class FakeDeadLetterStore:
             for arrival in arrivals:
                 dead_letter = arrival.dead_letter
                 identity = DeadLetterId(dead_letter.identity)
-                held = self._dead_letters.get(identity)
+                entry = self._dead_letters.get(identity)
                 more = {"message_id": arrival.message_id, "reason": dead_letter.reason.value}
-                if held is None:
-                    held = self._dead_letters[identity] = self._new(numbers[identity], dead_letter, now)
+                if entry is None:
+                    entry = self._dead_letters[identity] = self._new(numbers[identity], dead_letter, now)
                     new += 1
-                    held.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
-                elif arrival.message_id in held.messages:
+                    entry.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
+                elif arrival.message_id in entry.messages:
                     seen += 1
                     continue
                 else:
                     again += 1
-                    self._fail_again(held, dead_letter)
-                    held.write(Action.FAILED_AGAIN, COLLECTOR, now, held.stored.state.value, more)
-                held.messages.add(arrival.message_id)
-                held.stored = replace(held.stored, attempts=held.stored.attempts + 1)
+                    self._fail_again(entry, dead_letter)
+                    entry.write(Action.FAILED_AGAIN, COLLECTOR, now, entry.stored.state.value, more)
+                entry.messages.add(arrival.message_id)
+                entry.stored = replace(entry.stored, attempts=entry.stored.attempts + 1)
         return Kept(new=new, again=again, seen=seen)
 
-    def _new(self, number: int, new: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
+    def _new(self, number: int, new: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Entry:
         failed_at = _within_64_bits(new.failed_at)
         stored = stored_of(
             new,
@@ -132,10 +132,10 @@ class FakeDeadLetterStore:
             arrived_at=now,
             edit_of=edit_of,
         )
-        return _Held(number, stored, now)
+        return _Entry(number, stored, now)
 
-    def _fail_again(self, held: _Held, dead_letter: DeadLetter) -> None:
-        stored = held.stored
+    def _fail_again(self, entry: _Entry, dead_letter: DeadLetter) -> None:
+        stored = entry.stored
         failed_at = _within_64_bits(dead_letter.failed_at)
         if failed_at >= stored.last_failed_at:
             stored = replace(
@@ -146,14 +146,14 @@ class FakeDeadLetterStore:
                 group=group_of(dead_letter.reason, stored.table, dead_letter.detail),
                 last_failed_at=failed_at,
             )
-        lost_by = stored.claimed_by or held.lost_by
-        held.stored = replace(
+        lost_by = stored.claimed_by or entry.lost_by
+        entry.stored = replace(
             stored,
             first_failed_at=min(stored.first_failed_at, failed_at),
             state=State.DISCARDED if stored.state is State.DISCARDED else State.OPEN,
         )
-        held.let_go()
-        held.lost_by = lost_by
+        entry.let_go()
+        entry.lost_by = lost_by
 
     def get(self, dead_letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a dead letter by its id, or by how only its id begins."""
@@ -172,7 +172,10 @@ class FakeDeadLetterStore:
         place = None if after is None else tuple(int(part) for part in after.split("."))
         with self._lock:
             found = sorted(
-                ((held.stored.last_failed_at, held.number, line_of(held.stored)) for held in self._chosen(selection)),
+                (
+                    (entry.stored.last_failed_at, entry.number, line_of(entry.stored))
+                    for entry in self._chosen(selection)
+                ),
                 key=lambda each: each[:2],
                 reverse=True,
             )
@@ -183,11 +186,11 @@ class FakeDeadLetterStore:
     def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
         """Return dead letters by table, key, sequence, as each is when its turn comes."""
         with self._lock:
-            chosen = [shallow(held) for held in self._chosen(selection)]
+            chosen = [shallow(entry) for entry in self._chosen(selection)]
         chosen.sort(key=_replay_order)
-        for held in chosen:
+        for entry in chosen:
             with self._lock:
-                now = self._dead_letters.get(held.stored.id)
+                now = self._dead_letters.get(entry.stored.id)
                 stored = now.stored if now is not None and matches(selection, now.stored) else None
             if stored is not None:
                 yield stored
@@ -199,10 +202,10 @@ class FakeDeadLetterStore:
 
     def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
         """Return groups, the largest first."""
-        members: dict[GroupId, list[_Held]] = {}
+        members: dict[GroupId, list[_Entry]] = {}
         with self._lock:
-            for held in self._chosen(selection):
-                members.setdefault(held.stored.group, []).append(held)
+            for entry in self._chosen(selection):
+                members.setdefault(entry.stored.group, []).append(entry)
             found = [_group(identity, some) for identity, some in members.items()]
         return sorted(found, key=lambda group: (-group.dead_letters, -group.last_failed_at, group.id))[:limit]
 
@@ -210,16 +213,16 @@ class FakeDeadLetterStore:
         """Return of each group when its dead letters failed last."""
         found: dict[GroupId, list[int]] = {}
         with self._lock:
-            for held in self._chosen(selection):
-                span = (held.stored.last_failed_at - spans.since) // spans.length
+            for entry in self._chosen(selection):
+                span = (entry.stored.last_failed_at - spans.since) // spans.length
                 if 0 <= span < spans.count:
-                    found.setdefault(held.stored.group, [0] * spans.count)[span] += 1
+                    found.setdefault(entry.stored.group, [0] * spans.count)[span] += 1
         return found
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
         with self._lock:
-            dead_letters = [held.stored for held in self._dead_letters.values()]
+            dead_letters = [entry.stored for entry in self._dead_letters.values()]
         still_open = [one for one in dead_letters if one.state is State.OPEN]
         by_reason = Counter(one.reason for one in still_open)
         return DeadLetterStats(
@@ -240,8 +243,8 @@ class FakeDeadLetterStore:
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of dead letters."""
         with self._lock:
-            for held in self._of(ids):
-                held.write(action, who, now, result, {})
+            for entry in self._of(ids):
+                entry.write(action, who, now, result, {})
 
     def set_state(
         self,
@@ -257,13 +260,13 @@ class FakeDeadLetterStore:
         if state not in _ACTIONS:
             raise ValueError(f"only `sent` makes a dead letter {state.value}")
         with self._lock:
-            chosen = [held for held in self._of(ids) if held.stored.state in only_from and not held.is_held(now)]
-            for held in chosen:
-                before = held.stored.state.value
-                held.let_go()
-                held.stored = replace(held.stored, state=state)
-                held.write(_ACTIONS[state], who, now, why, {"before": before})
-        return [held.stored.id for held in chosen]
+            chosen = [entry for entry in self._of(ids) if entry.stored.state in only_from and not entry.is_claimed(now)]
+            for entry in chosen:
+                before = entry.stored.state.value
+                entry.let_go()
+                entry.stored = replace(entry.stored, state=state)
+                entry.write(_ACTIONS[state], who, now, why, {"before": before})
+        return [entry.stored.id for entry in chosen]
 
     def claim(
         self, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
@@ -272,37 +275,37 @@ class FakeDeadLetterStore:
         until = Nanoseconds(now + lease // timedelta(microseconds=1) * 1000)
         with self._lock:
             chosen = [
-                held
-                for held in self._of(ids)
-                if held.stored.state is State.OPEN and (held.stored.claimed_by == replay or not held.is_held(now))
+                entry
+                for entry in self._of(ids)
+                if entry.stored.state is State.OPEN and (entry.stored.claimed_by == replay or not entry.is_claimed(now))
             ]
-            for held in chosen:
-                held.lost_by = None
-                held.stored = replace(held.stored, claimed_by=replay, claimed_until=until)
-        return [held.stored.id for held in chosen]
+            for entry in chosen:
+                entry.lost_by = None
+                entry.stored = replace(entry.stored, claimed_by=replay, claimed_until=until)
+        return [entry.stored.id for entry in chosen]
 
     def sent(self, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[DeadLetterId]:
         """Say that dead letters of a claim are published."""
         done = []
         with self._lock:
-            for held in self._of(ids):
-                if held.stored.claimed_by == replay:
-                    held.let_go()
-                    held.stored = replace(held.stored, state=State.REPLAYED, replays=held.stored.replays + 1)
-                    held.write(Action.REPLAYED, who, now, "confirmed by Pub/Sub", {"replay": replay})
-                    done.append(held.stored.id)
-                elif held.lost_by == replay:
-                    held.lost_by = None
-                    held.stored = replace(held.stored, replays=held.stored.replays + 1)
-                    held.write(Action.REPLAYED, who, now, "failed again before this was written", {"replay": replay})
+            for entry in self._of(ids):
+                if entry.stored.claimed_by == replay:
+                    entry.let_go()
+                    entry.stored = replace(entry.stored, state=State.REPLAYED, replays=entry.stored.replays + 1)
+                    entry.write(Action.REPLAYED, who, now, "confirmed by Pub/Sub", {"replay": replay})
+                    done.append(entry.stored.id)
+                elif entry.lost_by == replay:
+                    entry.lost_by = None
+                    entry.stored = replace(entry.stored, replays=entry.stored.replays + 1)
+                    entry.write(Action.REPLAYED, who, now, "failed again before this was written", {"replay": replay})
         return done
 
     def release(self, replay: ReplayId) -> None:
         """Let go of everything that a replay holds."""
         with self._lock:
-            for held in self._dead_letters.values():
-                if replay in (held.stored.claimed_by, held.lost_by):
-                    held.let_go()
+            for entry in self._dead_letters.values():
+                if replay in (entry.stored.claimed_by, entry.lost_by):
+                    entry.let_go()
 
     def living(self, replay: ReplayId) -> AbstractContextManager[None]:
         """Let everyone see that a replay lives: it dies when a test says so."""
@@ -324,20 +327,20 @@ class FakeDeadLetterStore:
         """Keep an edited copy."""
         identity = DeadLetterId(copy.identity)
         with self._lock:
-            held = self._dead_letters.get(original)
-            if held is None:
+            entry = self._dead_letters.get(original)
+            if entry is None:
                 raise ValueError(f"there is no dead letter {original}")
-            if held.stored.edited_as is not None:
-                raise ValueError(f"dead letter {original} has an edited copy already: {held.stored.edited_as}")
-            if held.is_held(now):
-                raise ValueError(f"dead letter {original} is claimed by the replay {held.stored.claimed_by} just now")
+            if entry.stored.edited_as is not None:
+                raise ValueError(f"dead letter {original} has an edited copy already: {entry.stored.edited_as}")
+            if entry.is_claimed(now):
+                raise ValueError(f"dead letter {original} is claimed by the replay {entry.stored.claimed_by} just now")
             if identity in self._dead_letters:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
-            held.let_go()
-            held.stored = replace(held.stored, state=State.SUPERSEDED, edited_as=identity)
+            entry.let_go()
+            entry.stored = replace(entry.stored, state=State.SUPERSEDED, edited_as=identity)
             made = self._dead_letters[identity] = self._new(next(self._numbers), copy, now, edit_of=original)
             more = {"why": why, "diff": diff}
-            held.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
+            entry.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
             made.write(Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more)
             return made.stored
 
@@ -345,21 +348,21 @@ class FakeDeadLetterStore:
         """Delete some dead letters that nobody needs any more."""
         with self._lock:
             old = [
-                held
-                for held in self._dead_letters.values()
-                if held.stored.state is not State.OPEN
-                and held.stored.last_failed_at < before
-                and held.last_action_at < before
+                entry
+                for entry in self._dead_letters.values()
+                if entry.stored.state is not State.OPEN
+                and entry.stored.last_failed_at < before
+                and entry.last_action_at < before
             ]
-            old.sort(key=lambda held: (held.last_action_at, held.number))
-            gone = [self._dead_letters.pop(held.stored.id) for held in old[:limit]]
+            old.sort(key=lambda entry: (entry.last_action_at, entry.number))
+            gone = [self._dead_letters.pop(entry.stored.id) for entry in old[:limit]]
         return len(gone)
 
-    def _of(self, ids: Sequence[DeadLetterId]) -> list[_Held]:
+    def _of(self, ids: Sequence[DeadLetterId]) -> list[_Entry]:
         return [self._dead_letters[one] for one in dict.fromkeys(ids) if one in self._dead_letters]
 
-    def _chosen(self, selection: Selection) -> list[_Held]:
-        return [held for held in self._dead_letters.values() if matches(selection, held.stored)]
+    def _chosen(self, selection: Selection) -> list[_Entry]:
+        return [entry for entry in self._dead_letters.values() if matches(selection, entry.stored)]
 
 
 def stored_of(dead_letter: DeadLetter, **history: Any) -> StoredDeadLetter:
@@ -393,21 +396,21 @@ def matches(selection: Selection, line: DeadLetterLine) -> bool:
     )
 
 
-def _replay_order(held: _Held) -> tuple[str, str, str, int, int]:
-    stored = held.stored
-    return stored.table, stored.key, sequence_order(stored.sequence), stored.first_failed_at, held.number
+def _replay_order(entry: _Entry) -> tuple[str, str, str, int, int]:
+    stored = entry.stored
+    return stored.table, stored.key, sequence_order(stored.sequence), stored.first_failed_at, entry.number
 
 
-def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:
-    newest = max(members, key=lambda held: (held.stored.last_failed_at, held.number)).stored
+def _group(identity: GroupId, members: Sequence[_Entry]) -> DeadLetterGroup:
+    newest = max(members, key=lambda entry: (entry.stored.last_failed_at, entry.number)).stored
     return DeadLetterGroup(
         id=identity,
         reason=newest.reason,
         table=newest.table,
         detail=normalised(newest.detail),
         dead_letters=len(members),
-        by_state=Counter(held.stored.state for held in members),
-        first_failed_at=min(held.stored.first_failed_at for held in members),
+        by_state=Counter(entry.stored.state for entry in members),
+        first_failed_at=min(entry.stored.first_failed_at for entry in members),
         last_failed_at=newest.last_failed_at,
         sample=newest.id,
     )

@@ -8,16 +8,16 @@ from tests.fakes.effects import Effects
 
 
 class FakeDeadLetters:
-    """Keeps dead letters by identity. ``away`` calls fail first."""
+    """Keeps dead letters by identity. ``unavailable`` calls fail first."""
 
     def __init__(self, effects: Effects | None = None) -> None:
         self.effects = effects or Effects()
         self.kept: dict[str, DeadLetter] = {}
-        self.away = 0
+        self.unavailable = 0
 
     def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
-        if self.away:
-            self.away -= 1
+        if self.unavailable:
+            self.unavailable -= 1
             raise TransientError("Pub/Sub is away")
         self.effects.note(f"keep {len(dead_letters)} dead letters")
         self.kept |= {one.identity: one for one in dead_letters}

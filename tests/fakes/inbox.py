@@ -34,7 +34,7 @@ class FakeSubscription:
 
 
 class FakeInbox:
-    """What one process has leased. It asks the process to stop once nothing is left; ``away`` calls fail first."""
+    """What one process has leased. It asks the process to stop once nothing is left; ``unavailable`` calls fail."""
 
     def __init__(
         self, subscription: FakeSubscription, stop: Stop, effects: Effects | None = None, at_once: int = 3
@@ -44,8 +44,8 @@ class FakeInbox:
         self._effects = effects or Effects()
         self._at_once = at_once
         self._leases: dict[str, str] = {}
-        self.away = 0
-        self.most_held = 0
+        self.unavailable = 0
+        self.most_outstanding = 0
 
     def pull(self, wait: timedelta) -> Sequence[Received]:
         """Lease messages that are not leased; one that waits in vain ends the test."""
@@ -57,7 +57,7 @@ class FakeInbox:
             ack_id = f"lease of {one.message_id}"
             self._leases[ack_id] = one.message_id
             taken.append(replace(one, ack_id=ack_id))
-        self.most_held = max(self.most_held, len(self._leases))
+        self.most_outstanding = max(self.most_outstanding, len(self._leases))
         if not taken:
             self._stop.request()
         return taken
@@ -69,7 +69,7 @@ class FakeInbox:
             self._subscription.messages.pop(self._leases.pop(ack_id), None)
 
     def _reach(self, effect: str) -> None:
-        if self.away:
-            self.away -= 1
+        if self.unavailable:
+            self.unavailable -= 1
             raise TransientError("Pub/Sub is away")
         self._effects.note(effect)

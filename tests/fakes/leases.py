@@ -9,7 +9,7 @@ from tests.fakes.effects import Effects
 
 
 class FakeLeases:
-    """Keeps the promises of `MessageLeases`. ``away`` calls fail first.
+    """Keeps the promises of `MessageLeases`. ``unavailable`` calls fail first.
 
     ``must_keep`` is for tests of who uses it: whatever happens to a message whose lease nobody keeps, or that was
     settled before, is refused.
@@ -27,7 +27,7 @@ class FakeLeases:
         self.acked: list[str] = []
         self.released: list[str] = []
         self.deferred_for: dict[str, timedelta] = {}
-        self.away = 0
+        self.unavailable = 0
         self._must_keep = must_keep
         self._ack_deadline = ack_deadline
         self._now = timedelta(0)
@@ -45,7 +45,9 @@ class FakeLeases:
             if since <= self._now:
                 self._deliveries += 1
                 ack_id = leased[message] = f"{message}#{self._deliveries}"
-                self._leased = {one: held for one, held in self._leased.items() if held != message} | {ack_id: message}
+                self._leased = {one: other for one, other in self._leased.items() if other != message} | {
+                    ack_id: message
+                }
                 self._there[message] = self._now + self._ack_deadline
         return leased
 
@@ -82,8 +84,8 @@ class FakeLeases:
     def _settle(self, effect: str, ack_ids: Sequence[str]) -> None:
         if self._must_keep:
             assert set(ack_ids) <= self.kept, "a message whose lease nobody keeps, or that was settled before"
-        if self.away:
-            self.away -= 1
+        if self.unavailable:
+            self.unavailable -= 1
             raise TransientError("Pub/Sub is away")
         self.effects.note(effect)
         self.kept -= set(ack_ids)

@@ -55,8 +55,8 @@ class FakePauseStore:
     async def pause(self, table: str | None) -> bool:
         """Pause the stream or a table from now on; return whether it was not paused."""
         self._life.step()
-        look = self._table.shapes.look
-        if table is not None and (table == "" or look is None or table not in look.tables):
+        inspection = self._table.shapes.inspection
+        if table is not None and (table == "" or inspection is None or table not in inspection.tables):
             raise MisconfiguredError("made-up", f"no reader has seen {table}")
         before = self._table.rows.get(table or "")
         if before is not None and before.lasts:

@@ -15,13 +15,13 @@ from tests.fakes.effects import Effects
 
 @dataclass
 class FakeReplayPublisher:
-    """Keeps what is published. ``away`` calls fail, with everything published nevertheless; ``then`` follows each."""
+    """Keeps what is published. ``unavailable`` calls fail, but everything is published; ``then`` follows each."""
 
     topic: str = "projects/p/topics/millrace"
     effects: Effects = field(default_factory=Effects)
     published: list[DeadLetter] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)
-    away: int = 0
+    unavailable: int = 0
     then: Callable[[Sequence[DeadLetter]], None] | None = None
 
     def publish(self, dead_letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
@@ -30,8 +30,8 @@ class FakeReplayPublisher:
         self.forced += [DeadLetterId(one.identity) in forced for one in dead_letters]
         if self.then is not None:
             self.then(dead_letters)
-        if self.away:
-            self.away -= 1
+        if self.unavailable:
+            self.unavailable -= 1
             raise TransientError("Pub/Sub is away")
         self.effects.note("confirm")
 

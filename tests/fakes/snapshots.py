@@ -202,8 +202,8 @@ class FakeSnapshotStore:
         await asyncio.sleep(0)
         self._life.step()
 
-    def _is_ours(self, held: SnapshotRange, stored: SnapshotRange) -> bool:
-        return (stored.run, stored.owner, stored.fencing) == (held.run, self._owner, held.fencing)
+    def _is_ours(self, owned: SnapshotRange, stored: SnapshotRange) -> bool:
+        return (stored.run, stored.owner, stored.fencing) == (owned.run, self._owner, owned.fencing)
 
 
 @dataclass

@@ -188,8 +188,8 @@ class FakePartitionStore:
         await asyncio.sleep(0)
         self._life.step()
 
-    def _is_ours(self, held: SpannerPartition, row: SpannerPartition) -> bool:
-        return row.owner == self._owner and row.fencing == held.fencing
+    def _is_ours(self, owned: SpannerPartition, row: SpannerPartition) -> bool:
+        return row.owner == self._owner and row.fencing == owned.fencing
 
 
 @dataclass

@@ -37,7 +37,7 @@ class FakeCatalog:
         self.everything = everything
         self.time = 0
         self.asked = 0
-        self.away = False
+        self.unavailable = False
         self.silent = False
         self.remembers = True
         self.retention: timedelta | None = None
@@ -47,7 +47,7 @@ class FakeCatalog:
     async def inspect(self) -> CatalogInspection:
         """Return the tables as they are now."""
         self.asked += 1
-        if self.away:
+        if self.unavailable:
             raise TransientError("UNAVAILABLE")
         if self.silent:
             await asyncio.Event().wait()
@@ -87,7 +87,7 @@ def _shape(table: WatchedTable) -> TableShape:
 class Shapes:
     """What is remembered."""
 
-    look: SchemaInspection | None = None
+    inspection: SchemaInspection | None = None
     requests: Mapping[str, SpannerResyncRequest] = field(default_factory=dict)
     """Without those of pauses."""
     pauses: dict[str, Pause] = field(default_factory=dict)
@@ -106,16 +106,16 @@ class FakeShapeStore:
         self.shapes = shapes or Shapes()
         self._life = life or Life()
 
-    async def compare(self, look: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
+    async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
         """Compare a look with the one before, remember it, and request resyncs for what was found."""
         self._life.step()
-        old, requests = self.shapes.look, self.shapes.requests
-        if old is not None and old.at >= look.at:
+        old, requests = self.shapes.inspection, self.shapes.requests
+        if old is not None and old.at >= inspection.at:
             return SchemaFindings(
                 (), (), self.shapes.all_requests, old.compared_since, counted=False, tables=old.tables
             )
-        comparison = compare(old, look, observations)
-        self.shapes.look = comparison.remembered
+        comparison = compare(old, inspection, observations)
+        self.shapes.inspection = comparison.remembered
         self.shapes.requests = with_findings(requests, comparison.findings)
         self._life.step()
         since, tables = comparison.remembered.compared_since, comparison.remembered.tables
@@ -124,7 +124,7 @@ class FakeShapeStore:
     async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
         """Request a resync of all watched tables, for changes that were published and lost; return the requests."""
         self._life.step()
-        found = [] if self.shapes.look is None else lost(self.shapes.look, after, before)
+        found = [] if self.shapes.inspection is None else lost(self.shapes.inspection, after, before)
         self.shapes.requests = with_findings(self.shapes.requests, found)
         self._life.step()
         return [self.shapes.requests[one.table] for one in found]
@@ -132,7 +132,7 @@ class FakeShapeStore:
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that are pending resync."""
         self._life.step()
-        return self.shapes.look, self.shapes.all_requests
+        return self.shapes.inspection, self.shapes.all_requests
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that are pending resync."""
@@ -142,15 +142,15 @@ class FakeShapeStore:
     async def synced(self, table: str) -> bool:
         """Delete the resync request of a table; return whether it had one."""
         self._life.step()
-        look = self.shapes.look
-        if look is None or table not in look.tables:
+        inspection = self.shapes.inspection
+        if inspection is None or table not in inspection.tables:
             return False
         pause = self.shapes.pauses.get(table)
         if pause is not None and pause.lasts:
             raise MisconfiguredError("made-up", f"table {table} is paused")
-        kept = synced(look.tables[table])
-        others = {name: shape for name, shape in look.tables.items() if name != table}
-        self.shapes.look = replace(look, tables=others if kept is None else others | {table: kept})
+        kept = synced(inspection.tables[table])
+        others = {name: shape for name, shape in inspection.tables.items() if name != table}
+        self.shapes.inspection = replace(inspection, tables=others if kept is None else others | {table: kept})
         had = table in self.shapes.requests or pause is not None
         self.shapes.pauses.pop(table, None)
         self.shapes.requests = {name: request for name, request in self.shapes.requests.items() if name != table}

@@ -22,7 +22,7 @@ _HOUR: Final = 3_600_000_000
 
 
 class FakeTables:
-    """Keeps the promises of `DestinationTables`. ``away`` calls fail first.
+    """Keeps the promises of `DestinationTables`. ``unavailable`` calls fail first.
 
     Tables in ``forbidden`` cannot be made or altered.
     """
@@ -30,7 +30,7 @@ class FakeTables:
     def __init__(self, effects: Effects | None = None) -> None:
         self.effects = effects or Effects()
         self.there: dict[str, TableDefinition] = {}
-        self.away = 0
+        self.unavailable = 0
         self.forbidden: set[str] = set()
         self.dataset_refused = False
         """Whether the usual dataset and all its tables are refused, to appends too."""
@@ -152,8 +152,8 @@ class FakeTables:
             self.complete_since.pop(mirror, None)
 
     def _fail_if_planned(self, name: str) -> None:
-        if self.away or self.interrupted(name):
-            self.away = max(0, self.away - 1)
+        if self.unavailable or self.interrupted(name):
+            self.unavailable = max(0, self.unavailable - 1)
             raise UnansweredError("no answer") if self.unanswered else TransientError("BigQuery is away")
         if name in self.forbidden:
             raise TableTroubleError(f"table {name}: permission denied")

@@ -45,23 +45,23 @@ def put_together(messages: Sequence[Any]) -> ReadRecord:
         assert not message.done
         assert not message.token
     entries: list[Any] = []
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     for chunk in (chunk for message in messages for chunk in message.chunks):
         info = chunk.chunk_info
         if not chunk.HasField("chunk_info"):
-            assert not pieces
+            assert not parts
             entries.append(chunk.mutation)
             continue
-        assert info.chunked_value_offset == sum(map(len, pieces))
-        if not pieces:
+        assert info.chunked_value_offset == sum(map(len, parts))
+        if not parts:
             entries.append(_Mutation.FromString(chunk.mutation.SerializeToString()))
-        pieces.append(chunk.mutation.set_cell.value)
+        parts.append(chunk.mutation.set_cell.value)
         if info.last_chunk:
-            whole = b"".join(pieces)
+            whole = b"".join(parts)
             assert len(whole) == info.chunked_value_size
             entries[-1].set_cell.value = whole
-            pieces = []
-    assert not pieces
+            parts = []
+    assert not parts
     assert entries
     return ReadRecord(
         row_key=first.row_key,

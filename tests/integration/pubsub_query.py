@@ -108,7 +108,7 @@ def start_query(
     emulator: str,
     subscription: str,
     *,
-    hold: float = 0,
+    hold_seconds: float = 0,
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> StreamingQuery:
@@ -123,7 +123,7 @@ def start_query(
         .option("subscription", subscription)
         .option("emulatorHost", emulator)
         .option("journal", str(directory / "journal"))
-        .option("hold", str(hold))
+        .option("hold", str(hold_seconds))
         .option("checkpointLocation", str(directory / "checkpoint"))
     )
     return writer.trigger(**trigger).start() if trigger else writer.start()

@@ -31,7 +31,7 @@ class Form:
     """How a partition without parents is written: [], NULL or [NULL]."""
     numbers: bool = False
     """Whether sequences, transaction ids and counts are JSON numbers, as in the documentation's examples."""
-    piece: int | None = None
+    chunk_size: int | None = None
     """The size, in characters, of the pieces that rows are cut in; None for a whole row in each response."""
 
 
@@ -78,13 +78,13 @@ ROW_TYPE: Final = StructType(fields=[StructType.Field(name="ChangeRecord", type_
 
 def responses(record: StreamRecord, form: Form, *, first: bool, resume_token: bytes) -> Iterator[Any]:
     """Return the responses that carry one record; the first of a result names its columns."""
-    pieces = list(_pieces(change_record(record, form), form.piece))
-    for number, piece in enumerate(pieces):
-        last = number == len(pieces) - 1
+    chunks = list(_chunks(change_record(record, form), form.chunk_size))
+    for number, chunk in enumerate(chunks):
+        last = number == len(chunks) - 1
         response = PartialResultSet.pb(PartialResultSet(chunked_value=not last))
         if first and number == 0:
             response.metadata.CopyFrom(PartialResultSet.pb(PartialResultSet(metadata={"row_type": ROW_TYPE})).metadata)
-        response.values.add().CopyFrom(_wire(piece))
+        response.values.add().CopyFrom(_wire(chunk))
         if last:  # a real server gives tokens only now and then, never inside a value
             response.resume_token = resume_token
         yield response
@@ -137,12 +137,12 @@ def _sequence(text: str, form: Form) -> str | int:
     return int(text) if form.numbers and text.isdecimal() else text
 
 
-def _pieces(value: Any, size: int | None) -> Iterator[Any]:
+def _chunks(value: Any, size: int | None) -> Iterator[Any]:
     while size is not None:
-        piece, rest = cut(value, size)
+        chunk, rest = cut(value, size)
         if rest is None:
             break
-        yield piece
+        yield chunk
         value = rest
     yield value
 
@@ -158,9 +158,9 @@ def cut(value: Any, room: int) -> tuple[Any, Any]:
     for index, item in enumerate(value):
         rest = None
         if isinstance(item, str | list):
-            piece, rest = cut(item, room)
-            taken.append(piece)
-            room -= _size(piece)
+            chunk, rest = cut(item, room)
+            taken.append(chunk)
+            room -= _size(chunk)
         else:
             taken.append(item)
             room -= 1

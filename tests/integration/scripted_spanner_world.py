@@ -37,8 +37,8 @@ DATABASE = "projects/p/instances/i/databases/d"
 FORMS = [
     Form(),
     Form(absent="null", no_parents="null", numbers=True),
-    Form(no_parents="list of null", piece=7),
-    Form(absent="null", numbers=True, piece=1),
+    Form(no_parents="list of null", chunk_size=7),
+    Form(absent="null", numbers=True, chunk_size=1),
 ]
 
 

@@ -88,9 +88,9 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
         first = pipeline.start(PUBSUB_EMULATOR_HOST=wired.address)
         pipeline.table.write(b"row", set_cell("f", b"q", b"early"))
         pipeline.wait_until_equal("f", "g")
-        wired.hold()
+        wired.buffer()
         pipeline.table.write(b"row", set_cell("f", b"q", b"late"))
-        pipeline.wait(lambda: wired.holds(late.encode()), "an image on its way")
+        pipeline.wait(lambda: wired.has_buffered(late.encode()), "an image on its way")
         first.signal(signal.SIGSTOP)
         second = pipeline.start()
         pipeline.wait_until_equal("f", "g")  # by the second, when the lease has ended

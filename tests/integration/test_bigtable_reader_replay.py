@@ -189,12 +189,12 @@ async def replay(front: Front, channels: BigtableChannels, seed: int) -> Found:
     table = await asyncio.to_thread(lambda: front.table(*FAMILIES, aggregates=[SUMS], rules=rules, splits=splits))
     pipeline = Pipeline(channels, table, seed)
     await pipeline.begin()
-    held = await live(pipeline, seed)
+    stored = await live(pipeline, seed)
 
     logged, repeated = rows_of_entries(pipeline.topic.batches)
-    wrong = differing(logged, held)
+    wrong = differing(logged, stored)
     if pipeline.outputs.images is not None:
-        wrong |= differing(rows_of_images(pipeline.topic.batches, pipeline.images), held)
+        wrong |= differing(rows_of_images(pipeline.topic.batches, pipeline.images), stored)
     await asyncio.to_thread(front.tables.delete_table, name=table.name)
     reshaped = sum(pipeline.metrics.value(f"partitions_{how}_total") for how in ("split", "merged"))
     return Found(wrong, repeated, int(reshaped))
@@ -211,20 +211,20 @@ async def live(pipeline: Pipeline, seed: int) -> dict[bytes, Cells]:
         await asyncio.to_thread(table.front.control.collect_garbage, table.name)
         stop.request()
     async with grpc.aio.insecure_channel(table.front.address) as channel:
-        records, held = -1, {}
+        records, stored = -1, {}
         while records != (records := await settled(channel, table)):  # calls given up may still be on their way
             end = await asyncio.to_thread(table.front.control.describe, table.name)
             await pipeline.read("the last reader", Stop(), Microseconds(end.now))
-            held = await asyncio.to_thread(table.rows)
-    return held
+            stored = await asyncio.to_thread(table.rows)
+    return stored
 
 
-def differing(logged: dict[bytes, Cells], held: dict[bytes, Cells]) -> dict[bytes, tuple[object, object]]:
+def differing(logged: dict[bytes, Cells], stored: dict[bytes, Cells]) -> dict[bytes, tuple[object, object]]:
     """Return the rows that are not the same."""
     return {
-        row_key: (logged.get(row_key), held.get(row_key))
-        for row_key in logged.keys() | held.keys()
-        if logged.get(row_key) != held.get(row_key)
+        row_key: (logged.get(row_key), stored.get(row_key))
+        for row_key in logged.keys() | stored.keys()
+        if logged.get(row_key) != stored.get(row_key)
     }
 
 

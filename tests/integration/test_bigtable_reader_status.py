@@ -52,11 +52,11 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
             reader = partition_store(settings, rows, "reader-1", settings.keep_messages_for)
             start = (await reader.survey()).now
             await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
-            held, given_back = await reader.claim((await reader.survey()).stream_ranges)
+            owned, released = await reader.claim((await reader.survey()).stream_ranges)
             await reader.advance(
-                [BigtableProgress(given_back, given_back.position, start, given_back.reserved_up_to)], release=True
+                [BigtableProgress(released, released.position, start, released.reserved_up_to)], release=True
             )
-            await reader.advance([BigtableProgress(held, held.position, start, held.reserved_up_to)])
+            await reader.advance([BigtableProgress(owned, owned.position, start, owned.reserved_up_to)])
             await reader.survey()
             await snapshot_store(settings, channels, "").request([ALL_KEYS], start, again=False, whole=True)
             code, reading = await shown(settings)
@@ -64,18 +64,18 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
             assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
             assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
             assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
-            assert reading["unread"] == [str(given_back.stream_range.range)]
+            assert reading["unread"] == [str(released.stream_range.range)]
             assert reading["lag_seconds"] < reading["retention_seconds"]
             (snapshot,) = reading["snapshots"]
             assert (snapshot["state"], snapshot["rows"], snapshot["ranges_left"]) == ("READING", 0, 1)
             assert snapshot["waits"]["why"] == "no reader has taken any of it yet"
 
             await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
-            code, nobody = await shown(settings)
-            assert (code, nobody["state"], nobody["readers"]) == (1, "no reader", [])
-            assert nobody["partitions"]["READY"] == 2
-            assert nobody["unread"] == ["[, end)"]
-            assert nobody["snapshots"][0]["waits"]["fix"] == "start one"
+            code, unread = await shown(settings)
+            assert (code, unread["state"], unread["readers"]) == (1, "no reader", [])
+            assert unread["partitions"]["READY"] == 2
+            assert unread["unread"] == ["[, end)"]
+            assert unread["snapshots"][0]["waits"]["fix"] == "start one"
         finally:
             await channels.close()
 

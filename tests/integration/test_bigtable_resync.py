@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 SOON = {"LEASE_DURATION": "2s", "CHECK_FAMILIES_EVERY": "1s"}
 
 
-class Marking(Snapshotting):
+class Resyncing(Snapshotting):
     """A pipeline whose table has two families, one of which is dropped."""
 
     def fill(self) -> None:
@@ -40,12 +40,12 @@ class Marking(Snapshotting):
 
 
 @pytest.fixture
-def pipeline(front: Front, bigtable_pipeline: Callable[..., Marking]) -> Marking:
+def pipeline(front: Front, bigtable_pipeline: Callable[..., Resyncing]) -> Resyncing:
     """Return a pipeline whose table has two families."""
-    return bigtable_pipeline(front.table("f", "g"), Marking)
+    return bigtable_pipeline(front.table("f", "g"), Resyncing)
 
 
-def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being_asked_for(pipeline: Marking) -> None:
+def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being_asked_for(pipeline: Resyncing) -> None:
     readers = [pipeline.start(RESYNC="automatic", **SOON) for _reader in range(2)]
     pipeline.wait_until_complete(1)
     pipeline.fill()
@@ -61,7 +61,7 @@ def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being
     assert sum(output.count("and RESYNC=automatic") for output in outputs) == 1, "two readers ask once"
 
 
-def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking) -> None:
+def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Resyncing) -> None:
     reader = pipeline.start(SNAPSHOT="never", **SOON)
     pipeline.fill()
     assert pipeline.pending_resync() == []
@@ -69,9 +69,9 @@ def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking
     pipeline.processes.wait_until(lambda: pipeline.pending_resync() or None, "the mark", TIMEOUT)
     reader.kill()
 
-    (marked,) = pipeline.pending_resync()
-    assert [(why["kind"], why["families"]) for why in marked["why"]] == [("families_dropped", ["g"])]
-    assert "services.bigtable_reader snapshot`" in marked["fix"]
+    (request,) = pipeline.pending_resync()
+    assert [(why["kind"], why["families"]) for why in request["why"]] == [("families_dropped", ["g"])]
+    assert "services.bigtable_reader snapshot`" in request["fix"]
     assert "pending resync since" in pipeline.run_command("doctor")[1]
     code, output = pipeline.run_command("synced")
     assert (code, "taken away: families dropped" in output) == (0, True), output

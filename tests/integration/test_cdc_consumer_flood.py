@@ -23,18 +23,18 @@ def everything_there_is(world: World) -> Sequence[bytes]:
     """Return all messages of the subscription once each; they are given back."""
     pull, modify = pull_stub(world.channel), modify_ack_deadline_stub(world.channel)
     subscription = world.topology.subscription
-    held: dict[str, tuple[str, bytes]] = {}
+    leased: dict[str, tuple[str, bytes]] = {}
 
     def pulled() -> bool:
         request = PullRequest(subscription=subscription, max_messages=1_000, return_immediately=True)
         received = pull(request, timeout=30).received_messages
-        held.update({one.message.message_id: (one.ack_id, one.message.data) for one in received})
-        return len(held) >= len(GARBAGE) + len(PLANES)
+        leased.update({one.message.message_id: (one.ack_id, one.message.data) for one in received})
+        return len(leased) >= len(GARBAGE) + len(PLANES)
 
     world.processes.wait_until(lambda: pulled() or None, "all messages, which were deferred for half a minute", TIMEOUT)
-    ids = [ack_id for ack_id, _data in held.values()]
+    ids = [ack_id for ack_id, _data in leased.values()]
     modify(ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=30)
-    return [data for _ack_id, data in held.values()]
+    return [data for _ack_id, data in leased.values()]
 
 
 def dead_letters(world: World, enough: int) -> Sequence[DeadLetter]:

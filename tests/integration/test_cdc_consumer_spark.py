@@ -136,7 +136,7 @@ def test_on_two_executors_all_is_applied_and_of_one_that_is_killed_leases_run_ou
     first.process.expected_to_end = True
     more_messages_than_tasks_are_all_applied(world, first)
     assert _reached_from_outside(first) == set()
-    _wait_until_both_executors_hold_messages(world, first)
+    _wait_until_both_executors_have_messages(world, first)
     released = counter(first, "leases_released")
     _kill_with_its_workers(_executors(first)[0])
     killed_at = time.monotonic()
@@ -226,7 +226,7 @@ def _wait_in_mid_append(world: World, rounds: int) -> None:
     wait_until(lambda: world.faults_met() > before or None, "an append without an answer", timeout=TIMEOUT)
 
 
-def _wait_until_both_executors_hold_messages(world: World, consumer: Service) -> None:
+def _wait_until_both_executors_have_messages(world: World, consumer: Service) -> None:
     """Let a round of changes be applied, and wait until each task has some of a next one while BigQuery is away."""
     before = int(counter(consumer, "leases_acked"))
     number = sum(map(len, ROWS_OF.values()))
@@ -236,11 +236,11 @@ def _wait_until_both_executors_hold_messages(world: World, consumer: Service) ->
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(*_of_both_tasks(9))
 
-    def both_hold() -> bool:
+    def both_have_messages() -> bool:
         document = asked(consumer)
         return document is not None and document["processes"]["holding"] == len(ROWS_OF)
 
-    world.processes.wait_until(both_hold, "both executors to hold messages", TIMEOUT)
+    world.processes.wait_until(both_have_messages, "both executors to hold messages", TIMEOUT)
 
 
 def _of_both_tasks(sequence: int) -> Sequence[Mapping[str, object]]:

@@ -71,7 +71,7 @@ def test_a_start_that_waits_for_bigquery_stays_alive(pubsub_emulator: str) -> No
     seconds, alive = [0.0], list[bool]()
     health = Health(timedelta(seconds=60), now=lambda: seconds[0])
 
-    async def away_for_an_hour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def silent_for_an_hour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         alive.append(health.alive)
         seconds[0] += 1_200
@@ -83,7 +83,7 @@ def test_a_start_that_waits_for_bigquery_stays_alive(pubsub_emulator: str) -> No
         writer.close()
 
     async def scenario() -> timedelta:
-        server = await asyncio.start_server(away_for_an_hour, "127.0.0.1", 0)
+        server = await asyncio.start_server(silent_for_an_hour, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with open_channel(pubsub_emulator) as channel:
             settings = _settings(a_topology(channel), pubsub_emulator, address)

@@ -173,15 +173,15 @@ def deliver(world: CapturingWorld, consumer: FedConsumer) -> None:
 def check_versions(world: CapturingWorld, changelog: Sequence[Mapping[str, Any]]) -> None:
     """Check that each change is there, and each version that is not marked is the one that was true."""
     assert {(row["Id"], row["_millrace_sequence"]) for row in changelog} == world.database.truth.keys()
-    marked = set()
+    reconstructed = set()
     for row in changelog:
         place = row["Id"], row["_millrace_sequence"]
         if row["_millrace_reconstructed"]:
-            marked.add(place)
+            reconstructed.add(place)
         elif row["_metadata_spanner_mod_type"] != "DELETE":
             names = [name for name in row if not name.startswith("_") and name != "Id"]
             assert set_values(values(row, names)) == set_values(world.database.truth[place]), row
-    assert marked == {(key_of(one), one.sequence) for _header, one in world.published if is_reconstructed(one)}
+    assert reconstructed == {(key_of(one), one.sequence) for _header, one in world.published if is_reconstructed(one)}
 
 
 def rows_of(stand_in: StandIn, table: str, key: str = "Id") -> Sequence[Mapping[str, Any]]:

@@ -81,10 +81,10 @@ def test_more_rows_than_one_query_asks_for(stand_in: StandIn) -> None:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_every_type_of_key_is_asked_for_as_the_mirror_has_it(stand_in: StandIn, name: str) -> None:
-    kind, bigquery_type, values, held = KEYS[name]
+    kind, bigquery_type, values, stored = KEYS[name]
     header = a_header(f"keys_{name}", [("region", "STRING"), ("k", kind), ("n", "STRING")], key=["k", "region"])
     made(stand_in, header)
-    for number, value in enumerate(held or values):
+    for number, value in enumerate(stored or values):
         parameters = [bigquery.ScalarQueryParameter("k", bigquery_type, value)]
         stand_in.run(
             f"INSERT INTO keys_{name} (region, k, _millrace_sequence) VALUES ('eu', @k, '{four_sections(number)}')",
@@ -155,9 +155,9 @@ def test_no_mirror_and_no_dataset_supersede_nothing(stand_in: StandIn) -> None:
 
 
 def test_bigquery_unavailable_is_transient() -> None:
-    away = BigQueryMirrors(open_client(PROJECT, "localhost:1"), PROJECT, ("d",))
+    unavailable = BigQueryMirrors(open_client(PROJECT, "localhost:1"), PROJECT, ("d",))
     with pytest.raises(TransientError):
-        away.sequences([row_of(a_change(1))])
+        unavailable.sequences([row_of(a_change(1))])
 
 
 @pytest.mark.parametrize("address", ["localhost:port", "ftp://localhost:9050", "http://"])

@@ -101,14 +101,14 @@ def test_what_pubsub_forwards_by_its_own_policy_is_collected_as_not_applied_in_t
     publish_stub(service.channel)(PublishRequest(topic=service.topology.topic, messages=[message]), timeout=10)
     service.start()
 
-    def given_back() -> bool:
+    def is_forwarded() -> bool:
         ack_ids = [one.ack_id for one in pull(service.channel, subscription)]
         if ack_ids:
             request = ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ack_ids, ack_deadline_seconds=0)
             modify_ack_deadline_stub(service.channel)(request, timeout=10)
         return service.file.exists() and bool(service.stored())
 
-    service.processes.wait_until(lambda: given_back() or None, "Pub/Sub to forward it", TIMEOUT)
+    service.processes.wait_until(lambda: is_forwarded() or None, "Pub/Sub to forward it", TIMEOUT)
 
     (line,) = service.stored()
     assert line.reason is Reason.NOT_APPLIED_IN_TIME
@@ -164,7 +164,7 @@ def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues
         collector = service.start(PUBSUB_EMULATOR_HOST=pubsub.address)
         service.publish([a_dead_letter(1)])
         service.wait_until_stored(counted([a_dead_letter(1)]))
-        pubsub.hold()
+        pubsub.buffer()
         service.processes.wait_until(
             lambda: service.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
@@ -175,7 +175,7 @@ def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues
         service.processes.wait_until(lambda: service.get("/readyz"), "the collector to be ready", TIMEOUT)
         service.wait_until_stored(counted([a_dead_letter(1), a_dead_letter(2)]))
 
-        pubsub.hold()
+        pubsub.buffer()
         service.processes.wait_until(
             lambda: service.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )

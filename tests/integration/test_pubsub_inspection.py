@@ -147,33 +147,33 @@ def test_an_unavailable_pubsub_is_reported_for_each_check() -> None:
 
 @pytest.fixture
 def rights() -> Iterator[tuple[Rights, Inspection]]:
-    with serving_rights("google.iam.v1.IAMPolicy") as held, grpc.insecure_channel(held.address) as channel:
-        yield held, Inspection(channel)
+    with serving_rights("google.iam.v1.IAMPolicy") as served, grpc.insecure_channel(served.address) as channel:
+        yield served, Inspection(channel)
 
 
 def test_rights_that_are_missing_are_named_with_the_role_that_has_them(rights: tuple[Rights, Inspection]) -> None:
-    held, inspection = rights
-    held.granted = {"pubsub.subscriptions.get"}
+    served, inspection = rights
+    served.granted = {"pubsub.subscriptions.get"}
     (finding,) = inspection.rights(READ, "consume", "get")
     assert finding.level is Level.ERROR
     assert finding.detail == "this identity lacks pubsub.subscriptions.consume"
     assert "add-iam-policy-binding read" in finding.fix
     assert "--role=roles/pubsub.subscriber" in finding.fix
 
-    held.granted.add("pubsub.subscriptions.consume")
+    served.granted.add("pubsub.subscriptions.consume")
     (finding,) = inspection.rights(READ, "consume", "get")
     assert finding.level is Level.OK
 
 
 def test_pubsubs_own_agent_needs_rights_to_forward(rights: tuple[Rights, Inspection]) -> None:
-    held, inspection = rights
+    served, inspection = rights
     agent = "serviceAccount:service-7@gcp-sa-pubsub.iam.gserviceaccount.com"
-    held.roles = {"roles/pubsub.publisher": [agent]}
+    served.roles = {"roles/pubsub.publisher": [agent]}
     publishes, subscribes = inspection.forwarding(READ, DEAD)
     assert (publishes.level, subscribes.level) == (Level.OK, Level.WARNING)
     assert "--role=roles/pubsub.subscriber" in subscribes.fix
 
-    held.roles["roles/pubsub.subscriber"] = ["user:a@b", agent]
+    served.roles["roles/pubsub.subscriber"] = ["user:a@b", agent]
     assert wrong(list(inspection.forwarding(READ, DEAD))) == {}
-    held.denied = True
+    served.denied = True
     assert all("cannot be read by this identity" in one.detail for one in inspection.forwarding(READ, DEAD))

@@ -83,7 +83,7 @@ class Wire:
     def __init__(self, emulator: str, breaks_after: Sequence[int]) -> None:
         self.host, _, self.port = emulator.partition(":")
         self.breaks_after = list(breaks_after)
-        self._away_until = 0.0
+        self._unavailable_until = 0.0
         self._sent = 0
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -91,7 +91,7 @@ class Wire:
         return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if time.monotonic() < self._away_until:
+        if time.monotonic() < self._unavailable_until:
             writer.transport.abort()
             return
         there_reader, there_writer = await asyncio.open_connection(self.host, int(self.port))
@@ -111,7 +111,7 @@ class Wire:
 
     def _break(self) -> None:
         self.breaks_after.pop(0)
-        self._away_until = time.monotonic() + 0.3
+        self._unavailable_until = time.monotonic() + 0.3
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()

@@ -129,7 +129,7 @@ def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro
 def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
     start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
-    start(topology.subscription, idle_wait=timedelta(seconds=60), tasks=2, hold=3)
+    start(topology.subscription, idle_wait=timedelta(seconds=60), tasks=2, hold_seconds=3)
     published = publish(channel, topology.topic, 1)
     for _round in range(3):
         wait_for(lambda: len(messages_in(journal, "taken")) == len(published), "the micro-batch to be under way")  # noqa: B023
@@ -187,7 +187,7 @@ def test_a_subscription_that_is_not_there_ends_the_query_with_the_command_that_m
 def test_a_restarted_query_does_its_interrupted_micro_batch_without_waiting(
     start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path
 ) -> None:
-    first = start(topology.subscription, hold=60)
+    first = start(topology.subscription, hold_seconds=60)
     publish(channel, topology.topic, 1)
     wait_for(lambda: messages_in(journal, "taken"), "the first message to be leased")
     first.stop()  # in the middle of its micro-batch; the offset is written, the commit is not

@@ -37,7 +37,7 @@ GOOD = StreamDefinition(
 
 
 @dataclass
-class Patient:
+class DoctorRig:
     """A pipeline, and the environment of a reader in it."""
 
     pipeline: SpannerPipeline
@@ -66,14 +66,14 @@ class Patient:
 
 
 @pytest.fixture
-def patient(database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]) -> Patient:
+def rig(database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]) -> DoctorRig:
     """Return a setting in which nothing is wrong, but the retention, which nobody has set."""
-    return Patient(spanner_pipeline(database(*DDL), database()))
+    return DoctorRig(spanner_pipeline(database(*DDL), database()))
 
 
-def test_a_healthy_setting_has_no_error_and_reports_what_it_inspected(patient: Patient) -> None:
-    patient.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
-    code, findings = patient.examine()
+def test_a_healthy_setting_has_no_error_and_reports_what_it_inspected(rig: DoctorRig) -> None:
+    rig.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
+    code, findings = rig.examine()
     assert [one for one in findings if one["level"] != "ok"] == []
     assert code == 0
     looked_at = {one["check"] for one in findings}
@@ -81,38 +81,38 @@ def test_a_healthy_setting_has_no_error_and_reports_what_it_inspected(patient: P
         "settings", "tables file", "stream Everything", "stream Everything: capture type", "table Planes",
         "stream Everything: exclusions", "stream Everything: partition mode", "stream Everything: retention",
         "stream Everything: query", "partition table", "progress", "clock", "backlogs",
-        f"topic {patient.environment['TOPIC']}", f"database {patient.database.name}",
-        f"rights on {patient.pipeline.partitions.name}",
+        f"topic {rig.environment['TOPIC']}", f"database {rig.database.name}",
+        f"rights on {rig.pipeline.partitions.name}",
     } <= looked_at  # fmt: skip
     assert unexplained(looked_at) == []
 
 
-def test_a_right_to_read_the_backlogs_that_is_missing_is_a_warning(patient: Patient) -> None:
+def test_a_right_to_read_the_backlogs_that_is_missing_is_a_warning(rig: DoctorRig) -> None:
     with monitoring_server() as monitoring:
         monitoring.error = 403
-        patient.variables["MONITORING_URL"] = monitoring.url
-        code, findings = patient.examine()
+        rig.variables["MONITORING_URL"] = monitoring.url
+        code, findings = rig.examine()
     (found,) = (one for one in findings if one["check"] == "backlogs")
     assert (code, found["level"]) == (0, "warning")
     assert "roles/monitoring.viewer" in found["detail"]
 
 
-def test_a_stream_that_is_not_there_stops_no_other_check(patient: Patient) -> None:
-    patient.variables = {"CHANGE_STREAM": "Nothing", "TOPIC": f"unheard-{uuid.uuid4().hex}"}
-    errors = patient.errors()
+def test_a_stream_that_is_not_there_stops_no_other_check(rig: DoctorRig) -> None:
+    rig.variables = {"CHANGE_STREAM": "Nothing", "TOPIC": f"unheard-{uuid.uuid4().hex}"}
+    errors = rig.errors()
     assert "CREATE CHANGE STREAM Nothing" in errors["stream"]
-    assert "services.cdc_consumer setup" in errors[f"topic {patient.variables['TOPIC']}"]
-    assert errors.keys() == {"stream", f"topic {patient.variables['TOPIC']}"}
+    assert "services.cdc_consumer setup" in errors[f"topic {rig.variables['TOPIC']}"]
+    assert errors.keys() == {"stream", f"topic {rig.variables['TOPIC']}"}
 
 
-def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(patient: Patient) -> None:
-    patient.database.alter(
+def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(rig: DoctorRig) -> None:
+    rig.database.alter(
         "CREATE TABLE Loose (a INT64, b BYTES(8)) PRIMARY KEY (a, b)",
         "CREATE CHANGE STREAM Parts FOR Loose",
     )
-    patient.variables = {"CHANGE_STREAM": "Parts"}
-    assert not patient.errors()
-    _code, findings = patient.examine()
+    rig.variables = {"CHANGE_STREAM": "Parts"}
+    assert not rig.errors()
+    _code, findings = rig.examine()
     warnings = {one["check"]: (one["detail"], one["fix"]) for one in findings if one["level"] == "warning"}
     alter = "ALTER CHANGE STREAM Parts SET OPTIONS"
     assert f"{alter} (value_capture_type = 'NEW_ROW')" in warnings["stream Parts: capture type"][1]
@@ -122,25 +122,25 @@ def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(pa
     assert any("b (BYTES)" in one["detail"] for one in findings)
 
 
-def test_what_it_costs_to_complete_updates_is_counted_in_the_last_of_the_stream(patient: Patient) -> None:
-    patient.database.alter(
+def test_what_it_costs_to_complete_updates_is_counted_in_the_last_of_the_stream(rig: DoctorRig) -> None:
+    rig.database.alter(
         "CREATE TABLE Seats (Id INT64 NOT NULL, Booked BOOL, Name STRING(MAX)) PRIMARY KEY (Id)",
         "CREATE CHANGE STREAM Bookings FOR Seats",
     )
-    patient.variables = {"CHANGE_STREAM": "Bookings"}
-    created = patient.database.now()
-    patient.database.commit([Write("insert", "Seats", {"Id": key, "Booked": False, "Name": "n"}) for key in range(4)])
+    rig.variables = {"CHANGE_STREAM": "Bookings"}
+    created = rig.database.now()
+    rig.database.commit([Write("insert", "Seats", {"Id": key, "Booked": False, "Name": "n"}) for key in range(4)])
 
     def sampled() -> str:
-        code, findings = patient.examine()
+        code, findings = rig.examine()
         assert code == 0
         (found,) = [one for one in findings if one["check"] == "stream Bookings: capture type"]
         assert (found["level"], "SET OPTIONS (value_capture_type = 'NEW_ROW')" in found["fix"]) == ("warning", True)
         return found["detail"].partition("\n")[2]
 
-    while patient.database.now() < created + 1_500_000_000:
-        patient.database.commit([Write("update", "Seats", {"Id": key, "Booked": True}) for key in range(3)])
-    patient.database.execute("UPDATE Seats SET Booked = FALSE WHERE Id = 3")  # with all columns, on the emulator
+    while rig.database.now() < created + 1_500_000_000:
+        rig.database.commit([Write("update", "Seats", {"Id": key, "Booked": True}) for key in range(3)])
+    rig.database.execute("UPDATE Seats SET Booked = FALSE WHERE Id = 3")  # with all columns, on the emulator
     output = sampled()
     number = r"(\d[\d,]*)"
     found = re.fullmatch(
@@ -154,36 +154,36 @@ def test_what_it_costs_to_complete_updates_is_counted_in_the_last_of_the_stream(
     assert incomplete % 3 == 1, "three changes a commit, and that of the DML"
 
 
-def test_a_stream_that_would_watch_the_partition_table_is_named(patient: Patient) -> None:
-    patient.database.alter("CREATE CHANGE STREAM Whole FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')")
-    patient.variables = {"CHANGE_STREAM": "Whole", "PARTITION_DATABASE": patient.database.name}
-    errors = patient.errors()
+def test_a_stream_that_would_watch_the_partition_table_is_named(rig: DoctorRig) -> None:
+    rig.database.alter("CREATE CHANGE STREAM Whole FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')")
+    rig.variables = {"CHANGE_STREAM": "Whole", "PARTITION_DATABASE": rig.database.name}
+    errors = rig.errors()
     assert "PARTITION_DATABASE" in errors["partition table"]
     assert errors.keys() == {"partition table"}
 
 
-def test_a_database_that_is_not_there_and_one_that_does_not_answer_are_named(patient: Patient) -> None:
-    patient.variables = {"PARTITION_DATABASE": "nowhere"}
-    assert "PARTITION_DATABASE" in patient.errors()["database nowhere"]
-    patient.variables = {"SPANNER_EMULATOR_HOST": "127.0.0.1:1"}
-    errors = patient.errors()
-    assert "SPANNER_EMULATOR_HOST" in errors[f"database {patient.database.name}"]
+def test_a_database_that_is_not_there_and_one_that_does_not_answer_are_named(rig: DoctorRig) -> None:
+    rig.variables = {"PARTITION_DATABASE": "nowhere"}
+    assert "PARTITION_DATABASE" in rig.errors()["database nowhere"]
+    rig.variables = {"SPANNER_EMULATOR_HOST": "127.0.0.1:1"}
+    errors = rig.errors()
+    assert "SPANNER_EMULATOR_HOST" in errors[f"database {rig.database.name}"]
     assert {fix for fix in errors.values() if "CREATE" in fix or "create" in fix} == set(), "it would not help"
     assert not any(check.startswith("topic") for check in errors)
 
 
-def test_settings_and_tables_files_with_mistakes_are_named(patient: Patient, tmp_path: Path) -> None:
-    patient.variables = {"HEARTBEAT_INTERVAL": "1ms"}
-    assert patient.errors().keys() == {"settings"}
+def test_settings_and_tables_files_with_mistakes_are_named(rig: DoctorRig, tmp_path: Path) -> None:
+    rig.variables = {"HEARTBEAT_INTERVAL": "1ms"}
+    assert rig.errors().keys() == {"settings"}
     file = tmp_path / "tables.toml"
     file.write_text("exclud = ['x']\n")
-    patient.variables = {"TABLES_FILE": str(file)}
-    assert patient.errors().keys() == {"tables file"}
+    rig.variables = {"TABLES_FILE": str(file)}
+    assert rig.errors().keys() == {"tables file"}
     file.write_text("exclude = ['*']\n")
-    assert "TABLES_FILE" in patient.errors()["tables"]
+    assert "TABLES_FILE" in rig.errors()["tables"]
     file.write_text('[defaults]\nignored_columns = ["id"]\n[tables.Plains]\nbuckets = 1\n')
-    assert patient.errors().keys() == {"tables file: [defaults]"}
-    (warned,) = [one for one in patient.examine()[1] if one["check"] == 'tables file: [tables."Plains"]']
+    assert rig.errors().keys() == {"tables file: [defaults]"}
+    (warned,) = [one for one in rig.examine()[1] if one["check"] == 'tables file: [tables."Plains"]']
     assert (warned["level"], "Planes" in warned["fix"]) == ("warning", True)
 
 
@@ -207,11 +207,11 @@ def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition
 
 
 @pytest.fixture
-def pipeline(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> SpannerPipeline:
+def pipeline(rig: DoctorRig, monkeypatch: pytest.MonkeyPatch) -> SpannerPipeline:
     """Return a pipeline in the healthy setting, whose environment is this process's, too."""
-    for name, value in patient.environment.items():
+    for name, value in rig.environment.items():
         monkeypatch.setenv(name, value)
-    return patient.pipeline
+    return rig.pipeline
 
 
 def _status(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
@@ -221,7 +221,7 @@ def _status(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
 
 
 def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
-    pipeline: SpannerPipeline, patient: Patient, capsys: pytest.CaptureFixture[str]
+    pipeline: SpannerPipeline, rig: DoctorRig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, before = _status(capsys)
     assert (code, before["state"], before["low_watermark"]) == (1, "not started yet", None)
@@ -236,7 +236,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert 0 <= running["lag_seconds"] < 30
     assert running["retention_left_seconds"] <= running["retention_seconds"]
 
-    patient.database.alter("ALTER TABLE Planes DROP COLUMN Name", "ALTER TABLE Planes ADD COLUMN Name INT64")
+    rig.database.alter("ALTER TABLE Planes DROP COLUMN Name", "ALTER TABLE Planes ADD COLUMN Name INT64")
     pipeline.wait(lambda: bool(events(reader, "resync_requested")), "the mark")
     (served,) = events(reader, "health_served")
     with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/status", timeout=5) as answer:
@@ -253,7 +253,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert "synced Planes" in table["fix"]
     assert main(["status"]) == 1
     assert "Planes: pending resync since" in capsys.readouterr().out
-    _code, findings = patient.examine()
+    _code, findings = rig.examine()
     assert any(one["check"] == "table Planes" and one["level"] == "warning" for one in findings)
 
     capsys.readouterr()
@@ -284,16 +284,16 @@ def test_a_command_to_which_spanner_does_not_answer_reports_so_in_one_line(
 
 
 def test_a_tables_file_keeps_a_table_out_and_reports_how_many_ordering_keys_it_has(
-    pipeline: SpannerPipeline, patient: Patient, tmp_path: Path
+    pipeline: SpannerPipeline, rig: DoctorRig, tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
     file.write_text('exclude = ["tmp_*"]\n[tables.Planes]\nbuckets = 1\nignored_columns = ["Nam"]\n[tables.Plains]\n')
-    patient.database.alter(
+    rig.database.alter(
         "CREATE TABLE tmp_1 (Id INT64 NOT NULL) PRIMARY KEY (Id)",
         "CREATE CHANGE STREAM Two FOR Planes, tmp_1 OPTIONS (value_capture_type = 'NEW_ROW')",
     )
     reader = pipeline.start(TABLES_FILE=str(file), CHANGE_STREAM="Two")
-    patient.database.commit([Write("insert", "tmp_1", {"Id": 1})])
+    rig.database.commit([Write("insert", "tmp_1", {"Id": 1})])
     pipeline.write(rows=20)
     pipeline.wait_for_all()
     assert sorted(key for key, _time in pipeline.received) == list(range(20))
@@ -306,18 +306,18 @@ def test_a_tables_file_keeps_a_table_out_and_reports_how_many_ordering_keys_it_h
 
 
 def test_a_history_that_keeps_less_than_the_stream_retains_is_refused_at_start_and_named_by_doctor(
-    pipeline: SpannerPipeline, patient: Patient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pipeline: SpannerPipeline, rig: DoctorRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "tables.toml"
     file.write_text('[tables.Planes]\nmode = "both"\nkeep = "6d"\n')
-    patient.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
-    patient.variables = {"TABLES_FILE": str(file)}
+    rig.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
+    rig.variables = {"TABLES_FILE": str(file)}
 
-    assert patient.errors().keys() == {"tables file: keep"}
+    assert rig.errors().keys() == {"tables file: keep"}
     refused = pipeline.refused(TABLES_FILE=str(file))
     for words in ("line 3 of the tables file", "shorter than the 7d that its change stream", "history-kept-too-short"):
         assert words in refused
     assert _status(capsys)[1]["state"] == "not started yet", "nothing was made"
     file.write_text('[tables.Planes]\nmode = "both"\nkeep = "7d"\n')
-    assert not patient.errors()
+    assert not rig.errors()
     pipeline.start(TABLES_FILE=str(file))

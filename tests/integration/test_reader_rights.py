@@ -36,8 +36,8 @@ def found(rights: Rights, *, writes: bool, makes_tables: bool) -> Finding:
 
 @pytest.fixture
 def rights() -> Iterator[Rights]:
-    with serving_rights("google.spanner.admin.database.v1.DatabaseAdmin") as held:
-        yield held
+    with serving_rights("google.spanner.admin.database.v1.DatabaseAdmin") as served:
+        yield served
 
 
 @pytest.mark.parametrize(

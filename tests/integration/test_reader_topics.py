@@ -86,8 +86,8 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
     assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
     assert pipeline.status()[1]["pending_resync"] == []
     assert "it has no subscription" in refused(ours.topic)
-    (mark,) = pipeline.status()[1]["pending_resync"]
-    assert [why["kind"].removeprefix("table_") for why in mark["why"]] == ["changes_lost_by_the_topic"]
+    (request,) = pipeline.status()[1]["pending_resync"]
+    assert [why["kind"].removeprefix("table_") for why in request["why"]] == ["changes_lost_by_the_topic"]
     create_topology(channel, ours)
     pipeline.start(SNAPSHOT="never")
-    assert pipeline.status()[1]["pending_resync"] == [mark]
+    assert pipeline.status()[1]["pending_resync"] == [request]

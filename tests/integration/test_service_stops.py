@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT: Final = Path(__file__).resolve().parents[2]
 TIMEOUT: Final = timedelta(seconds=120)
 STOPS_WITHIN: Final = 10  # seconds: what Cloud Run leaves between SIGTERM and SIGKILL
-NOBODY: Final = "127.0.0.1:1"
+UNREACHABLE: Final = "127.0.0.1:1"
 
 _EVERYWHERE: Final = {"GOOGLE_CLOUD_PROJECT": "p", "DEAD_LETTER_TOPIC": "letters"}
 LEAST: Final[Mapping[str, Mapping[str, str]]] = {
@@ -89,7 +89,7 @@ def test_asked_twice_to_stop_while_it_starts_it_ends_in_time_with_0(
     module: str, tmp_path: Path, *, answers: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}" if answers else NOBODY
+        address = f"127.0.0.1:{silent.getsockname()[1]}" if answers else UNREACHABLE
         stops_while_it_starts(module, address, tmp_path)
 
 
@@ -113,7 +113,7 @@ def stops_while_it_starts(module: str, address: str, directory: Path) -> None:
 
 @pytest.mark.parametrize("module", LEAST)
 def test_a_signal_before_the_first_log_line_ends_a_service_too(module: str, tmp_path: Path) -> None:
-    with started(module, NOBODY, tmp_path) as (process, _port, log):
+    with started(module, UNREACHABLE, tmp_path) as (process, _port, log):
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(STOPS_WITHIN) in (0, -signal.SIGTERM), "nothing has begun: any end will do"

@@ -36,7 +36,7 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
     pipeline, server = scripted
     settings = {"SPANNER_EMULATOR_HOST": server.address, "LEASE_DURATION": "3s"}
 
-    def marks() -> int:
+    def requests() -> int:
         (row,) = pipeline.partitions.query(
             "SELECT COUNT(*) AS marked FROM millrace_partitions_tables WHERE needs_resync LIKE '%by_the_stream%'"
         )
@@ -51,14 +51,14 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
     server.options = {}
     reader = pipeline.start(SNAPSHOT="never", **settings)
     stop(reader)
-    assert marks() == 0
+    assert requests() == 0
 
     server.options = {"exclude_delete": "true"}
     output = pipeline.refused(**settings)
     assert "exclude_delete = false" in output
     assert "resync_requested" in output
-    assert marks() == 1
+    assert requests() == 1
 
     server.options = {}
     pipeline.start(**settings)
-    assert marks() == 1
+    assert requests() == 1

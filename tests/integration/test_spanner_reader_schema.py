@@ -60,7 +60,7 @@ def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_pending_resyn
             await watched.until(lambda: watched.changes("u") == 1)
         assert watched.announced("u") == [["id", "n"]]
         assert watched.resync_requests() == {"u": {("table_added_to_the_stream", ())}}
-        ((found,),) = (request.findings for request in watched.marked())
+        ((found,),) = (request.findings for request in watched.pending_resync())
         assert found.after < after  # between two looks, of which the second came after
         assert found.before > before
 
@@ -104,7 +104,7 @@ def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
             await watched.until(lambda: watched.changes("t") == 3)
             watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
             await watched.until(lambda: bool(watched.resync_requests()))
-            (request,) = watched.marked()
+            (request,) = watched.pending_resync()
             text = fix_of(request, '"' if watched.postgresql else "`")
             statement = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", text)
             assert statement is not None
@@ -161,7 +161,7 @@ def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_res
     watched = watching()
 
     async def scenario() -> None:
-        async with watched.reading(look=timedelta(minutes=1)):  # the new column list is reason enough to look
+        async with watched.reading(inspect_every=timedelta(minutes=1)):  # the new column list is reason enough to look
             watched.write("t", id=1, a="x", b=1)
             await watched.until(lambda: watched.changes("t") == 1)
             watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")

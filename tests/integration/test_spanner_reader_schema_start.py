@@ -32,12 +32,12 @@ def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(
         watched.alter("ALTER TABLE t DROP COLUMN a", "ALTER TABLE t DROP COLUMN a")
         watched.alter("ALTER TABLE t ADD COLUMN a STRING(MAX)", "ALTER TABLE t ADD COLUMN a varchar")
         watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
-        async with watched.reading(look=LONG, remembering_start=True):  # and there is no record at all
+        async with watched.reading(inspect_every=LONG, remembering_start=True):  # and there is no record at all
             await watched.until(lambda: bool(watched.resync_requests()))
         assert watched.resync_requests() == {
             "t": {("column_dropped_and_added_again", ("a",)), ("column_added_with_default", ("c",))}
         }
-        ((found, _other),) = (request.findings for request in watched.marked())
+        ((found, _other),) = (request.findings for request in watched.pending_resync())
         assert found.after == watched.started
 
     asyncio.run(scenario())
@@ -55,7 +55,7 @@ def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_
         watched.alter("ALTER TABLE t ADD COLUMN b INT64", "ALTER TABLE t ADD COLUMN b bigint")
         watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
         watched.write("t", id=3, a="x")
-        async with watched.reading(look=LONG):
+        async with watched.reading(inspect_every=LONG):
             await watched.until(lambda: watched.changes("t") == 3)
             await watched.until(lambda: len(watched.resync_requests().get("t", ())) == 2)
         assert watched.resync_requests() == {
@@ -94,15 +94,17 @@ def test_a_time_that_spanner_does_not_remember_is_no_error(
         channels = SpannerChannels(server.address)
         try:
             catalog, shapes = SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s"), FakeShapeStore()
-            look = await catalog.inspect()
-            server.remembers_since = look.shapes.at
-            before = Nanoseconds(look.shapes.at - 1)
+            inspection = await catalog.inspect()
+            server.remembers_since = inspection.shapes.at
+            before = Nanoseconds(inspection.shapes.at - 1)
             assert await catalog.inspect_at(before) is None
-            assert await catalog.inspect_at(look.shapes.at) == look
-            await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, before, look)
-            assert shapes.shapes.look is None, "a look that was made later says nothing of the start"
-            await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, look.shapes.at, look)
-            assert shapes.shapes.look is not None
+            assert await catalog.inspect_at(inspection.shapes.at) == inspection
+            await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, before, inspection)
+            assert shapes.shapes.inspection is None, "a look that was made later says nothing of the start"
+            await remember_start(
+                catalog, shapes, lambda _table: True, TablesFile().options, inspection.shapes.at, inspection
+            )
+            assert shapes.shapes.inspection is not None
         finally:
             await channels.close()
 

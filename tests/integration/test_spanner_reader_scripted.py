@@ -76,7 +76,7 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
 
 
 def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> None:
-    world.stream.form = Form(piece=1_000)
+    world.stream.form = Form(chunk_size=1_000)
     big = replace(a_record(at("09:10:01")), mods=(Mod('{"Id":"1"}', json.dumps({"Name": "é" * 50_000}), None),))
     world.stream.add(ROOT, children(FIRST, T1))
     world.stream.breaks(T1, Break(1), Break(1))

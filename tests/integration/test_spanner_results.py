@@ -85,8 +85,8 @@ def test_a_schema_too_large_for_one_answer_is_read(database: Callable[..., Spann
 
     async def scenario() -> None:
         channels = SpannerChannels(server.address)
-        look = await SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s").inspect()
-        assert [column.name for column in look.watched[0].column_types] == ["id", "v"]
+        inspection = await SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s").inspect()
+        assert [column.name for column in inspection.watched[0].column_types] == ["id", "v"]
         await channels.close()
 
     asyncio.run(scenario())
@@ -112,12 +112,12 @@ def test_columns_are_read_of_the_streams_tables_alone_and_of_all_where_it_watche
         channels = SpannerChannels(made.instance.address)
         reading = SpannerDatabaseClient(made.path, channels)
         await reading.learn_dialect()
-        look = await SpannerCatalog(reading, "s").inspect()
-        shapes = look.shapes.tables
+        inspection = await SpannerCatalog(reading, "s").inspect()
+        shapes = inspection.shapes.tables
         assert {name: one.watched for name, one in shapes.items()} == {"t": True, "u": everything}
         assert [column.name for column in shapes["t"].columns] == ["a", "z", "id"]
         assert [column.name for column in shapes["u"].columns] == (["a", "z", "id"] if everything else [])
-        assert (look.watched[0].name, look.watched[0].primary_key) == ("t", ("z", "a"))
+        assert (inspection.watched[0].name, inspection.watched[0].primary_key) == ("t", ("z", "a"))
         await channels.close()
 
     asyncio.run(scenario())

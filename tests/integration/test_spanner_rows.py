@@ -53,8 +53,8 @@ def test_rows_of_every_type_come_as_the_stream_writes_them(
         messages = [batch for table in tables for batch in read(rows, table)]
         assert sum(len(decode_batch(batch)) for batch in read(rows, "ByBytes", format_timestamp(before))) == 4
         keys: list[Key] = [("Av8=",), ("Af8=",), ("AAA=",)]
-        looked, done = rows.read_keys("ByBytes", keys)
-        assert [bytes(key) for batch in looked for key in decode_batch(batch).keys] == [b'{"Id":"Av8="}']
+        by_key, done = rows.read_keys("ByBytes", keys)
+        assert [bytes(key) for batch in by_key for key in decode_batch(batch).keys] == [b'{"Id":"Av8="}']
         assert (done.rows, done.absent) == (1, 2)
         published = rows.publish("ByBytes", keys)
         assert (published.rows, published.absent) == (1, 2)
@@ -82,9 +82,9 @@ def test_rows_of_a_database_of_the_postgresql_dialect_come_as_the_stream_writes_
 
     with opened_source(COMMAND, environment(source, "parts", topology, pubsub_emulator), Stop()) as rows:
         messages = [batch for table in ("kinds", "ByParts", "shop.orders") for batch in read(rows, table)]
-        looked, done = rows.read_keys("ByParts", [(0.25, "AQ=="), (0.25, "AA==")])
+        by_key, done = rows.read_keys("ByParts", [(0.25, "AQ=="), (0.25, "AA==")])
 
-    assert [bytes(key) for batch in looked for key in decode_batch(batch).keys] == [b'{"F":0.25,"Id":"AQ=="}']
+    assert [bytes(key) for batch in by_key for key in decode_batch(batch).keys] == [b'{"F":0.25,"Id":"AQ=="}']
     assert (done.rows, done.absent) == (1, 1)
     assert not target.apply(*messages)
     assert [each.named for each in compare_tables(source, target.dataset, ["ByParts"])] == [[]]

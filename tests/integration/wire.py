@@ -22,7 +22,7 @@ class Wire:
         self._is_cut = False
         self._flows = threading.Event()
         self._flows.set()
-        self._held = bytearray()
+        self._buffered = bytearray()
         self._open: set[socket.socket] = set()
         self._threads = [threading.Thread(target=self._accept, name="wire")]
         self._threads[0].start()
@@ -39,7 +39,7 @@ class Wire:
         with self._lock:
             self._is_cut = False
 
-    def hold(self) -> None:
+    def buffer(self) -> None:
         """Keep what clients send from now on; what the server sends goes through."""
         self._flows.clear()
 
@@ -47,9 +47,9 @@ class Wire:
         """Send on what was kept, and what comes."""
         self._flows.set()
 
-    def holds(self, data: bytes) -> bool:
+    def has_buffered(self, data: bytes) -> bool:
         """Return whether something that was sent is among what is kept."""
-        return data in self._held
+        return data in self._buffered
 
     def close(self) -> None:
         """End it for good."""
@@ -80,7 +80,7 @@ class Wire:
     def _keep(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
         """Take what comes without sending it on, until it may go."""
         kept = bytearray(data)
-        self._held += data
+        self._buffered += data
         source.settimeout(_A_MOMENT)
         while not self._flows.is_set():
             with contextlib.suppress(TimeoutError):
@@ -88,7 +88,7 @@ class Wire:
                 if not more:
                     self._flows.wait()
                 kept += more
-                self._held += more
+                self._buffered += more
         source.settimeout(None)
         sink.sendall(kept)
 

@@ -158,7 +158,7 @@ class Visit:
         return answered
 
     def _at(self, address: str) -> Answered:
-        path, _mark, query = address.partition("?")
+        path, _separator, query = address.partition("?")
         return self.get(path, **dict(parse_qsl(query)))
 
     def form(self) -> str:

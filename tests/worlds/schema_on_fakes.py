@@ -17,10 +17,10 @@ async def a_world(*records: DataChangeRecord) -> World:
     return await World.begun({ROOT: list(records)})
 
 
-async def look_once(world: World, **options: Any) -> None:
+async def inspect_once(world: World, **options: Any) -> None:
     """Let a reader look at the schema, and end."""
     async with running(world.reader(**options)):
-        await until(lambda: world.shapes.look is not None)
+        await until(lambda: world.shapes.inspection is not None)
 
 
 def with_columns(*columns: SpannerColumnType) -> WatchedTable:

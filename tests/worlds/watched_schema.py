@@ -50,7 +50,7 @@ class Watched:
     async def reading(
         self,
         *,
-        look: timedelta = timedelta(milliseconds=200),
+        inspect_every: timedelta = timedelta(milliseconds=200),
         remembering_start: bool = False,
         owner: str = "test",
         metrics: SpannerMetrics | None = None,
@@ -67,7 +67,9 @@ class Watched:
             reader = made.reader(
                 self.topic,
                 ChangeMaker("//spanner/s", 16, {}),
-                SpannerReaderOptions(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=look),
+                SpannerReaderOptions(
+                    owner=owner, lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=inspect_every
+                ),
                 metrics or self.metrics,
             )
             task = asyncio.create_task(reader.run(stop))
@@ -108,9 +110,12 @@ class Watched:
                 await asyncio.sleep(0.02)
 
     def resync_requests(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
-        return {request.table: {(one.kind.value, one.columns) for one in request.findings} for request in self.marked()}
+        return {
+            request.table: {(one.kind.value, one.columns) for one in request.findings}
+            for request in self.pending_resync()
+        }
 
-    def marked(self) -> list[SpannerResyncRequest]:
+    def pending_resync(self) -> list[SpannerResyncRequest]:
         return list(self.metrics.requests)
 
     def announced(self, table: str) -> list[list[str]]:

@@ -116,7 +116,7 @@ def _stages() -> dict[int, str]:
 def _sample(directory: Path) -> None:
     sums: dict[str, list[float]] = {}
     used, busy = _thread_cpu(), time.process_time()
-    looked = written = time.monotonic()
+    sampled = written = time.monotonic()
     own = threading.get_native_id()
     pause = threading.Event()
     while not pause.wait(_EVERY):
@@ -124,8 +124,8 @@ def _sample(directory: Path) -> None:
         now = time.monotonic()
         for task, stage in stages.items():
             if task != own:
-                sums.setdefault(stage, [0.0, 0.0])[1] += now - looked
-        looked = now
+                sums.setdefault(stage, [0.0, 0.0])[1] += now - sampled
+        sampled = now
         if time.process_time() - busy > _WORTH:
             cpu = _thread_cpu()
             for task, seconds in cpu.items():

@@ -63,8 +63,8 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     make_again(rig)
 
     rig.wait(lambda: reader_status(rig)["pending_resync"], "the table to be marked", TIMEOUT)
-    (mark,) = reader_status(rig)["pending_resync"]
-    assert (mark["table"], mark["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
+    (request,) = reader_status(rig)["pending_resync"]
+    assert (request["table"], request["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
     answer(rig, "spanner_reader", "snapshot", table)
 
     def delete_before() -> str | None:

@@ -95,13 +95,13 @@ def stopped(service: Service) -> tuple[int | None, Collection[int | None]]:
     answers: list[int | None] = []
     over = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not over.is_set():
             answers.append(readiness(service))
             time.sleep(0.005)
 
-    looking = threading.Thread(target=look, name="readiness", daemon=True)
-    looking.start()
+    polling = threading.Thread(target=poll, name="readiness", daemon=True)
+    polling.start()
     pid = service.process.pid
     asked = len(answers)
     service.process.ask_to_end()
@@ -110,7 +110,7 @@ def stopped(service: Service) -> tuple[int | None, Collection[int | None]]:
         code = service.process.wait(GRACE)
     finally:
         over.set()
-        looking.join()
+        polling.join()
     since = list(itertools.dropwhile(lambda answer: answer == READY, answers[asked:]))
     assert READY not in since, "ready again after it was asked to stop"
     return code, since

@@ -17,12 +17,12 @@ _NOW = parse_timestamp("2030-01-01T00:00:00Z")
 
 def consumed(header: Header, changes: Sequence[Change]) -> list[dict[str, Any]]:
     """Return the rows that go to BigQuery, in the wire types of their columns; nothing may be poison."""
-    tables, poison = consumed_or_set_aside(header, changes)
+    tables, poison = consumed_or_dead_lettered(header, changes)
     assert poison == []
     return tables
 
 
-def consumed_or_set_aside(header: Header, changes: Sequence[Change]) -> tuple[list[dict[str, Any]], list[str]]:
+def consumed_or_dead_lettered(header: Header, changes: Sequence[Change]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows that go to BigQuery, and the reasons of what does not."""
     plan = Plan(read_tables_file(f'[defaults]\nmode = "{_MODES[header.content]}"'), "mirror")
     found = decode_messages(messages_of(encode_batch(header, changes)), _NOW, plan)

@@ -14,7 +14,7 @@ from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakePublisher, Topic
 from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.reader_metrics import BigtableMetrics
-from tests.unit.bigtable_reader.readings import a_held, a_record, image_maker
+from tests.unit.bigtable_reader.readings import a_record, an_owned, image_maker
 
 ROW: RowCells = {"f": {b"q": [CellVersion(1_000, b"v")]}}
 
@@ -55,7 +55,7 @@ class Reading:
         self.dead_letters = FakeDeadLetterSink()
         self.metrics = BigtableMetrics()
         self.failures: list[BaseException | None] = []
-        self.held = a_held()
+        self.owned = an_owned()
         self.stop = Stop()
         self.read_back = ReadBack(
             rows,
@@ -66,18 +66,18 @@ class Reading:
             ReadBackLimits(rows_at_once, readings, waiting),
         )
 
-    async def ask(self, row_key: bytes, version: int, held: BigtableOwnedPartition | None = None) -> None:
+    async def ask(self, row_key: bytes, version: int, owned: BigtableOwnedPartition | None = None) -> None:
         """Ask for a row."""
-        held = held or self.held
+        owned = owned or self.owned
         record = a_record(row_key, version)
-        place = held.prefix.add(record.low_watermark, 1, token=record.token)
-        self.read_back.ask(held, row_key, Trigger.of(record), version, place, self.stop)
+        place = owned.prefix.add(record.low_watermark, 1, token=record.token)
+        self.read_back.ask(owned, row_key, Trigger.of(record), version, place, self.stop)
         await self.read_back.room()
 
-    async def ask_for_each(self, *row_keys: bytes, held: BigtableOwnedPartition | None = None) -> None:
+    async def ask_for_each(self, *row_keys: bytes, owned: BigtableOwnedPartition | None = None) -> None:
         """Ask for rows, under the versions 1, 2, and so on."""
         for version, row_key in enumerate(row_keys, 1):
-            await self.ask(row_key, version, held)
+            await self.ask(row_key, version, owned)
 
     def published(self) -> list[tuple[str, str, str]]:
         """Return operation, key and sequence of what was published."""

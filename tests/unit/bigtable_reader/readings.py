@@ -84,11 +84,11 @@ def a_partition(
     )
 
 
-def a_held(partition: BigtablePartition | None = None, *, seconds: float = 1_000) -> BigtableOwnedPartition:
+def an_owned(partition: BigtablePartition | None = None, *, seconds: float = 1_000) -> BigtableOwnedPartition:
     """Return a held partition whose lease is trusted for so long."""
-    held = BigtableOwnedPartition(partition or a_partition(reserved_up_to=2 * EPOCH))
-    held.trusted_until = asyncio.get_running_loop().time() + seconds
-    return held
+    owned = BigtableOwnedPartition(partition or a_partition(reserved_up_to=2 * EPOCH))
+    owned.trusted_until = asyncio.get_running_loop().time() + seconds
+    return owned
 
 
 def a_record(row_key: bytes, number: int = 1) -> DataChange:

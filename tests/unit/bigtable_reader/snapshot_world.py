@@ -76,12 +76,14 @@ class SnapshotWorld(World):
         rows = MirroredRows(image_maker(self.watches), self.keys, watching)
 
         def make(
-            set_aside: DeadLettering, raise_min_versions: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+            dead_lettering: DeadLettering,
+            raise_min_versions: Callable[[KeyRange, int], None],
+            trusted: Callable[[], bool],
         ) -> BigtableSnapshots:
             store = FakeSnapshotStore(self.snapshots, owner, LEASE, step=step, watching=watching)
             resync = FakeResyncStore(self.partitions, step=step)
             return BigtableSnapshots(
-                BigtableSnapshotSource(store, scan, rows, set_aside, raise_min_versions, self.metrics),
+                BigtableSnapshotSource(store, scan, rows, dead_lettering, raise_min_versions, self.metrics),
                 BigtableSnapshotEnds(store, resync, rows, publisher, automatic=self.automatic),
                 publisher,
                 trusted=trusted,
@@ -121,11 +123,11 @@ class SnapshotWorld(World):
         return resync_request_of("weather", self.partitions.resync)
 
     @property
-    def marked_for(self) -> Sequence[str]:
+    def resync_kinds(self) -> Sequence[str]:
         """Return the kinds of what was found, and is not mended."""
         return [] if self.resync_request is None else [one.kind for one in self.resync_request.findings]
 
-    def is_marked(self) -> bool:
+    def is_pending_resync(self) -> bool:
         """Return whether anything was found that is not mended."""
         return self.resync_request is not None
 

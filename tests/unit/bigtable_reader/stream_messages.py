@@ -89,13 +89,13 @@ def chunks_of(entry: Entry, cuts: Sequence[int] = ()) -> Iterator[tuple[Any, int
         return
     bounds = sorted({0, *(cut % (len(entry.value) + 1) for cut in cuts), len(entry.value)})
     for start, end in pairwise(bounds):
-        piece = RawMutation()
-        piece.CopyFrom(whole)
+        part = RawMutation()
+        part.CopyFrom(whole)
         if start:  # of a later chunk only the value counts
-            piece.set_cell.family_name, piece.set_cell.column_qualifier = "", b""
-            piece.set_cell.timestamp_micros = 0
-        piece.set_cell.value = entry.value[start:end]
-        yield piece, len(entry.value), start, end == len(entry.value)
+            part.set_cell.family_name, part.set_cell.column_qualifier = "", b""
+            part.set_cell.timestamp_micros = 0
+        part.set_cell.value = entry.value[start:end]
+        yield part, len(entry.value), start, end == len(entry.value)
 
 
 def messages(change: DataChange, cuts: Sequence[Sequence[int]] = (), ends: Sequence[int] = ()) -> list[Any]:

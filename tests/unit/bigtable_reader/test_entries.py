@@ -22,7 +22,7 @@ from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.reasons import Reason
-from tests.unit.bigtable_reader.consumed import consumed, consumed_or_set_aside
+from tests.unit.bigtable_reader.consumed import consumed, consumed_or_dead_lettered
 from tests.unit.bigtable_reader.readings import entry_maker
 from tests.unit.bigtable_reader.stream_messages import a_cell, a_change, data_changes
 
@@ -224,7 +224,7 @@ def test_what_a_column_cannot_hold_is_refused_whole_with_the_fix(
     assert b"row_key" in old.encode()
     assert len(lines(record, LOSSLESS)) == 1
     # Replayed as it is, it is set aside again, and never a row.
-    assert consumed_or_set_aside(found.header, [found.whole()]) == ([], [Reason.BAD_CHANGE.value])
+    assert consumed_or_dead_lettered(found.header, [found.whole()]) == ([], [Reason.BAD_CHANGE.value])
 
 
 def test_one_refused_entry_stops_none_of_the_others() -> None:

@@ -19,7 +19,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import bucket_of, canonical_key
-from tests.unit.bigtable_reader.consumed import consumed, consumed_or_set_aside
+from tests.unit.bigtable_reader.consumed import consumed, consumed_or_dead_lettered
 from tests.unit.bigtable_reader.stream_messages import a_cell, a_change
 
 NOW = 1_700_000_000_123_456
@@ -233,14 +233,14 @@ def test_a_value_that_does_not_fit_is_dead_lettered_whole_and_names_its_column(
             ]
         },
     }
-    assert consumed_or_set_aside(found.header, [found.whole()]) == ([], [Reason.BAD_CHANGE.value])
+    assert consumed_or_dead_lettered(found.header, [found.whole()]) == ([], [Reason.BAD_CHANGE.value])
 
 
 @pytest.mark.parametrize(("kind", "value"), [("NUMERIC", b"1e40"), ("DATE", b"1.1.1970"), ("TIMESTAMP", b"now")])
 def test_what_only_the_consumer_can_judge_it_sets_aside(kind: str, value: bytes) -> None:
     found = made(maker(declared(kind, "text")), {"f": {b"q": cell(value)}})
 
-    assert consumed_or_set_aside(found.header, [found.change]) == ([], [Reason.VALUE_DOES_NOT_FIT.value])
+    assert consumed_or_dead_lettered(found.header, [found.change]) == ([], [Reason.VALUE_DOES_NOT_FIT.value])
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_what_is_not_as_the_tables_file_says_is_dead_lettered_with_the_fix(
 
     assert isinstance(found, RefusedChange)
     assert fix in found.detail
-    rows, reasons = consumed_or_set_aside(found.header, [found.change])
+    rows, reasons = consumed_or_dead_lettered(found.header, [found.change])
     assert (rows, len(reasons)) == ([], 1)
 
 

@@ -36,12 +36,12 @@ class WithoutStream(FakeCatalog):
 async def test_a_reading_that_a_disabled_stream_refuses_requests_a_resync_before_the_reader_ends() -> None:
     world = await a_read_world([b"a"])
     (reader,) = world.readers
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     world.table.has_stream = False  # and it has one again before the next inspection
     world.table.write(b"a")
     with pytest.raises(StreamGoneError):
         await reader.task
-    assert world.marked_for == [BigtableResyncKind.STREAM_DISABLED]
+    assert world.resync_kinds == [BigtableResyncKind.STREAM_DISABLED]
 
 
 async def test_what_the_topic_has_lost_requests_a_resync_of_the_table_before_the_reader_ends() -> None:
@@ -50,7 +50,7 @@ async def test_what_the_topic_has_lost_requests_a_resync_of_the_table_before_the
     world.subscriptions.error = MessagesLostError("made-up", "topic t would lose messages")
     with pytest.raises(MisconfiguredError, match="would lose messages"):
         await reader.task
-    assert world.marked_for == [BigtableResyncKind.TOPIC_LOST]
+    assert world.resync_kinds == [BigtableResyncKind.TOPIC_LOST]
     assert world.metrics.value("reader_topic_unretained") == 1
 
 
@@ -62,12 +62,12 @@ async def test_a_profile_that_comes_to_allow_no_condition_requests_a_resync_of_t
     world.catalog.found, world.partitions.unconditional = elsewhere, True
     with pytest.raises(MisconfiguredError, match="--route-to=c1"):  # the fix, and not that a lease is refused
         await reader.task
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     world.readers.clear()
     world.catalog.found, world.partitions.unconditional = there, False
     world.start()
     await asyncio.sleep(60)
-    assert world.marked_for == [BigtableResyncKind.ROUTED_ELSEWHERE]
+    assert world.resync_kinds == [BigtableResyncKind.ROUTED_ELSEWHERE]
     await world.end()
 
 

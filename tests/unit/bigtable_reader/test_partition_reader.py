@@ -116,10 +116,10 @@ class Reading:
             self.table.become(msgspec.structs.replace(self.table.topology, stream_ranges=(stream_range, *rest)))
         await self.store.survey()
         (partition,) = await self.store.claim(self.table.topology.stream_ranges[:1])
-        self.held = BigtableOwnedPartition(partition)
-        self.held.trusted_until = self.trusted_for
+        self.owned = BigtableOwnedPartition(partition)
+        self.owned.trusted_until = self.trusted_for
         stop = Stop()
-        task = asyncio.create_task(read_to_the_end(self.held, partial(self._reader.read, self.held, stop), stop))
+        task = asyncio.create_task(read_to_the_end(self.owned, partial(self._reader.read, self.owned, stop), stop))
         await asyncio.sleep(0.1)
         return task
 
@@ -130,7 +130,7 @@ class Reading:
 
     def saved(self) -> str | None:
         """Return the token of the position that would be saved now."""
-        tokens = self.held.progress(0).position.tokens
+        tokens = self.owned.progress(0).position.tokens
         return tokens[0].token if tokens else None
 
 
@@ -138,7 +138,7 @@ async def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirme
     reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
     reading.dead_letters.open.clear()
     await reading.begin()
-    assert (reading.dead_letters.kept, reading.saved(), reading.held.prefix.watermark) == ([], None, EPOCH)
+    assert (reading.dead_letters.kept, reading.saved(), reading.owned.prefix.watermark) == ([], None, EPOCH)
     reading.dead_letters.open.set()
     await asyncio.sleep(0.1)
     assert (len(reading.dead_letters.kept), reading.saved()) == (1, "h")
@@ -153,8 +153,8 @@ async def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_i
     assert reading.saved() is None
     await reading.confirm(0)
     assert reading.saved() == "t4"
-    assert reading.held.prefix.watermark == EPOCH + 9
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.watermark == EPOCH + 9
+    assert reading.owned.prefix.outstanding == 0
 
 
 @pytest.mark.parametrize("broken", [TransientError("UNAVAILABLE"), CloseStream(13, "INTERNAL")])
@@ -211,7 +211,7 @@ async def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_toke
     reading = Reading([PositionLostError("made-up", "not a partition")])
     task = await reading.begin(left, right, reconciled=True)
     await task
-    assert reading.held.over
+    assert reading.owned.over
     assert len(reading.stream.queries) == 1
     assert reading.table.topology is not None
     waits, _other = reading.table.topology.stream_ranges
@@ -234,4 +234,4 @@ async def test_a_partition_whose_lease_is_over_by_the_clock_is_read_no_more_thou
     assert [line["event"] for line in logs].count("lease_lost") == 1
     assert task.done()
     assert len(reading.stream.queries) == 1
-    assert reading.held.over
+    assert reading.owned.over

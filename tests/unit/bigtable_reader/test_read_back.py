@@ -12,7 +12,7 @@ async def test_records_of_a_row_that_wait_share_one_reading_and_the_newest_versi
     await some_turns()
     assert reading.rows.readings == [[b"a"]]
     assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(3))]
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
     assert reading.metrics.value("reader_rows_read_back_total") == 1
     assert reading.metrics.value("reader_read_backs_requested_total") == 3
 
@@ -30,7 +30,7 @@ async def test_what_comes_while_a_row_is_read_does_not_give_that_image_its_versi
     await some_turns()
     assert reading.rows.readings == [[b"a"], [b"a"]]
     assert sorted(number for _op, _key, number in reading.published()) == [sequence(1), sequence(3)]
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_readings_are_bounded_in_rows_and_number_and_go_on_when_one_ends() -> None:
@@ -43,7 +43,7 @@ async def test_readings_are_bounded_in_rows_and_number_and_go_on_when_one_ends()
     await some_turns()
     assert [len(keys) for keys in reading.rows.readings] == [2, 2, 2, 1]
     assert {op for op, _key, _number in reading.published()} == {"DELETE"}  # none of them exists
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_of_large_rows_fewer_are_read_at_once() -> None:
@@ -55,7 +55,7 @@ async def test_of_large_rows_fewer_are_read_at_once() -> None:
     assert sizes[0] == 4
     assert sizes[-3:] == [1, 1, 1]
     assert sizes == sorted(sizes, reverse=True)
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_who_asks_waits_while_too_many_wait() -> None:

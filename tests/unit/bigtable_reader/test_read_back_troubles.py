@@ -10,7 +10,7 @@ from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, rows, sequence, some_turns
-from tests.unit.bigtable_reader.readings import a_held
+from tests.unit.bigtable_reader.readings import an_owned
 
 
 async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_are_published() -> None:
@@ -23,7 +23,7 @@ async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_rea
         Reason.KEY_NOT_REPRESENTABLE,
     ]
     assert [one.sequence for one in reading.dead_letters.kept] == [sequence(2), sequence(3)]
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 @pytest.mark.parametrize("refused_by", ["the reader", "Bigtable"])
@@ -33,10 +33,10 @@ async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_lett
     reading.dead_letters.open.clear()
     await reading.ask(b"b", 1)
     await some_turns()
-    assert (reading.dead_letters.kept, reading.held.prefix.outstanding) == ([], 1)
+    assert (reading.dead_letters.kept, reading.owned.prefix.outstanding) == ([], 1)
     reading.dead_letters.open.set()
     await some_turns()
-    assert (len(reading.dead_letters.kept), reading.held.prefix.outstanding) == (1, 0)
+    assert (len(reading.dead_letters.kept), reading.owned.prefix.outstanding) == (1, 0)
 
 
 async def test_a_reading_that_fails_is_made_again_under_the_same_version() -> None:
@@ -60,7 +60,7 @@ async def test_what_is_left_of_a_reading_is_read_under_its_own_versions_after_wh
     await some_turns()
     assert reading.rows.readings == [[b"a", b"b", b"c"], [b"c"], [b"c"]]
     assert [number for _op, _key, number in reading.published()] == [sequence(version) for version in (1, 2, 3, 9)]
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_the_rest_is_not_read_while_the_publisher_has_no_room_for_what_came() -> None:
@@ -82,7 +82,7 @@ async def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
     await asyncio.sleep(60)
     assert [len(keys) for keys in reading.rows.readings] == [8, 4, 2, 1, 2, 4, 1]
     assert len(reading.published()) == 8
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_asked_for_until_it_comes() -> None:
@@ -100,12 +100,12 @@ async def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_aske
     await reading.ask_for_each(*rows(8))
     await asyncio.sleep(300)
     assert len(reading.published()) == 7
-    assert reading.held.prefix.outstanding == 6  # its place and those behind it
+    assert reading.owned.prefix.outstanding == 6  # its place and those behind it
     assert slow.readings[-1] == [b"row 2"]
     slow.slow = False
     await asyncio.sleep(60)
     assert reading.published()[7:] == [("DELETE", '{"row_key":"row 2"}', sequence(3))]
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_and_the_others_go_on() -> None:
@@ -119,7 +119,7 @@ async def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_b
     (dead_letter,) = reading.dead_letters.kept
     assert (dead_letter.reason, dead_letter.key) == (Reason.TOO_LARGE, '["row 5"]')
     assert dead_letter.sequence == sequence(6)
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
     assert reading.failures == []
 
 
@@ -132,7 +132,7 @@ async def test_a_row_that_no_message_can_hold_is_a_dead_letter_with_its_size_and
     assert (dead_letter.reason, dead_letter.key, dead_letter.sequence) == (Reason.TOO_LARGE, '["b"]', sequence(2))
     assert dead_letter.payload_bytes == 9_500_000
     assert "excluded_columns" in dead_letter.detail
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0
 
 
 async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_dead_lettered() -> None:
@@ -143,7 +143,7 @@ async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_dead_le
     assert [type(error) for error in reading.failures] == [ReadRefusedError]
     assert isinstance(reading.failures[0], MisconfiguredError)
     assert reading.dead_letters.kept == []
-    assert reading.held.prefix.outstanding == 2
+    assert reading.owned.prefix.outstanding == 2
 
 
 async def test_an_unforeseen_error_is_reported_and_confirms_nothing() -> None:
@@ -152,13 +152,13 @@ async def test_an_unforeseen_error_is_reported_and_confirms_nothing() -> None:
     await reading.ask(b"a", 1)
     await some_turns()
     assert [type(error) for error in reading.failures] == [MisconfiguredError]
-    assert reading.held.prefix.outstanding == 1
+    assert reading.owned.prefix.outstanding == 1
 
 
 async def test_when_a_lease_ends_during_a_reading_its_image_is_not_published_and_the_others_are() -> None:
     reading = Reading(GatedRows(a=ROW, b=ROW))
     reading.rows.gate.clear()
-    ending = a_held(seconds=5)
+    ending = an_owned(seconds=5)
     await reading.ask(b"a", 1, ending)
     await reading.ask(b"b", 2)
     await some_turns()
@@ -173,9 +173,9 @@ async def test_when_a_lease_ends_during_a_reading_its_image_is_not_published_and
 
 async def test_rows_behind_those_of_a_lost_partition_are_read_though_nothing_else_comes() -> None:
     reading = Reading(GatedRows(a=ROW), rows_at_once=2)
-    lost = a_held(seconds=0)
-    await reading.ask_for_each(*rows(5), held=lost)
+    lost = an_owned(seconds=0)
+    await reading.ask_for_each(*rows(5), owned=lost)
     await reading.ask(b"a", 9)
     await some_turns()
     assert reading.rows.readings == [[b"a"]]
-    assert reading.held.prefix.outstanding == 0
+    assert reading.owned.prefix.outstanding == 0

@@ -89,16 +89,16 @@ async def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_wa
     world = await a_world()
     living = world.start_steady()
     await asyncio.sleep(10)
-    (held,) = living.reader.owned
-    held.trusted_until = asyncio.get_running_loop().time()
-    assert not held.ours  # as after a pause: seen before any timer, and what was read for it is dropped
-    held.trusted_until += 1_000
-    assert not held.ours
+    (owned,) = living.reader.owned
+    owned.trusted_until = asyncio.get_running_loop().time()
+    assert not owned.ours  # as after a pause: seen before any timer, and what was read for it is dropped
+    owned.trusted_until += 1_000
+    assert not owned.ours
     world.table.write(b"a", CELL)
     await asyncio.sleep(10)
-    assert held.over
-    assert held.task is not None
-    assert held.task.done()
+    assert owned.over
+    assert owned.task is not None
+    assert owned.task.done()
     await asyncio.sleep(60)
     assert [change.key for change in world.topic.changes] == ['{"row_key":"a"}']
     await world.end()

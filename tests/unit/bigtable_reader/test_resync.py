@@ -53,7 +53,7 @@ class Shown:
     resync_request: BigtableResyncRequest
 
 
-class Marking(RuleBasedStateMachine):
+class ResyncMachine(RuleBasedStateMachine):
     """Readers and commands, interleaved in any way."""
 
     found, seen, complete, shown = Bundle("found"), Bundle("seen"), Bundle("complete"), Bundle("shown")
@@ -66,7 +66,7 @@ class Marking(RuleBasedStateMachine):
         self.asked_at: dict[int, int] = {}
         self.stored: list[tuple[Found, int]] = []
         self.completed: set[int] = set()
-        self.taken_away: list[Shown] = []
+        self.removed: list[Shown] = []
 
     def keep(self, after: Resync | None) -> None:
         self.kept = self.kept if after is None else after
@@ -125,10 +125,10 @@ class Marking(RuleBasedStateMachine):
         if self.snapshot is None or not self.snapshot.unfinished:
             return
         numbers = [part.number for part in self.snapshot.unfinished]
-        held = claimed(self.snapshot, numbers, len(numbers), "reader", lambda _part: True)
-        assert held is not None
-        progress = [PartProgress(part, held.run, b"x", EPOCH, 1, done=True) for part in held.unfinished]
-        self.snapshot = advanced(held, progress, release=False)
+        owned = claimed(self.snapshot, numbers, len(numbers), "reader", lambda _part: True)
+        assert owned is not None
+        progress = [PartProgress(part, owned.run, b"x", EPOCH, 1, done=True) for part in owned.unfinished]
+        self.snapshot = advanced(owned, progress, release=False)
 
     @rule(run=complete)
     def its_end_is_announced(self, run: int) -> None:
@@ -137,23 +137,23 @@ class Marking(RuleBasedStateMachine):
             self.snapshot = replace(self.snapshot, announced=True)
 
     @rule(target=shown)
-    def the_mark_is_shown(self) -> object:
+    def the_request_is_shown(self) -> object:
         self.moment += 1
         resync_request = resync_request_of("weather", self.kept)
         return multiple() if resync_request is None else Shown(self.moment, resync_request)
 
     @rule(one=shown)
-    def it_is_taken_away_by_hand(self, one: Shown) -> None:
+    def it_is_removed_by_hand(self, one: Shown) -> None:
         self.keep(core.synced(self.kept, one.resync_request))
-        self.taken_away.append(one)
+        self.removed.append(one)
 
     @invariant()
-    def whatever_is_not_mended_is_kept(self) -> None:
+    def what_is_not_fixed_is_kept(self) -> None:
         kept = {finding.kind for finding in self.kept.findings} if self.kept is not None else set()
         for one, stored_at in self.stored:
-            mended = any(self.asked_at[run] > one.at for run in self.completed)
-            by_hand = any(shown.at > stored_at for shown in self.taken_away)
-            assert one.kind in kept or mended or by_hand, one
+            fixed = any(self.asked_at[run] > one.at for run in self.completed)
+            by_hand = any(shown.at > stored_at for shown in self.removed)
+            assert one.kind in kept or fixed or by_hand, one
 
     def teardown(self) -> None:
         """All rows once more, to the end, fix whatever there is."""
@@ -165,8 +165,8 @@ class Marking(RuleBasedStateMachine):
         assert resync_request_of("weather", self.kept) is None
 
 
-TestMarking = Marking.TestCase
-TestMarking.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
+TestResyncMachine = ResyncMachine.TestCase
+TestResyncMachine.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 
 
 def test_the_fix_is_commands_to_copy_and_names_delete_missing_rows() -> None:

@@ -89,11 +89,11 @@ async def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_
         world.drop_family("f")
         await asyncio.sleep(120)
         assert world.run == 1
-        assert world.is_marked()
+        assert world.is_pending_resync()
         assert world.metrics.values("reader_tables_pending_resync")["families_dropped"] == 1
         await world.request()
         await world.end_equal()
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     events = [line for line in logs if line["event"] in ("resync_requested", "table_healed")]
     assert [line["event"] for line in events] == ["resync_requested", "table_healed"]
     assert (events[0]["log_level"], events[0]["why"], events[0]["families"]) == ("error", ["families_dropped"], ["f"])
@@ -117,7 +117,7 @@ async def test_nothing_is_asked_for_while_the_stream_is_paused() -> None:
     await world.by_hand.pause()
     world.drop_family("f")
     await asyncio.sleep(300)
-    assert world.is_marked()
+    assert world.is_pending_resync()
     assert world.run == 1
     await world.by_hand.resume()
     await world.wait_until_healed()
@@ -133,7 +133,7 @@ async def test_what_its_operator_has_given_up_is_not_asked_for_again_until_somet
     await world.request([KeyRange(b"b", b"c")], whole=False)  # which is no answer to what was found
     await asyncio.sleep(300)
     assert world.run == 3
-    assert world.is_marked()
+    assert world.is_pending_resync()
     world.drop_family("g")
     await world.wait_until_healed()
     assert world.run == 4
@@ -146,7 +146,7 @@ async def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> No
     world.start()
     await world.wait_until_snapshots_are_over()
     await asyncio.sleep(60)
-    assert world.is_marked()
+    assert world.is_pending_resync()
     await world.end()
 
 
@@ -155,16 +155,16 @@ async def test_a_snapshot_whose_end_was_announced_before_the_request_was_stored_
     assert all(part.state is PartState.DONE for part in world.parts)
     await world.find(run=0)
     await asyncio.sleep(60)
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     await world.end()
 
 
 async def test_a_first_start_under_another_name_is_pending_resync_until_its_first_snapshot_is_complete() -> None:
     world = await a_filled_world(KEYS, elsewhere=True)
-    assert world.marked_for == [BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME]
+    assert world.resync_kinds == [BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME]
     world.start()
     await world.wait_until_snapshots_are_over()
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     await world.end()
 
 
@@ -173,7 +173,7 @@ async def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is
     store = FakeResyncStore(world.partitions)
     await world.find(BigtableResyncKind.STREAM_DISABLED)
     assert await synced(store, out, as_json=False) == 0
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     with pytest.raises(
         MisconfiguredError, match=r"not pending resync: `python -m services.bigtable_reader status` says"
     ):

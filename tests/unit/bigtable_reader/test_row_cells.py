@@ -171,11 +171,11 @@ def test_a_cell_in_pieces_that_no_message_can_hold_is_read_no_further_than_that(
     async def read(value_size: int, watched: Watched | None = None) -> tuple[Row, int]:
         arriving = ArrivingRows(watched, REQUEST_BYTES)
         for number in range(100):
-            piece = Chunk(timestamp_micros=1, value=bytes(1_000_000), value_size=value_size * (number < 99))
-            piece.commit_row = number == 99
+            part = Chunk(timestamp_micros=1, value=bytes(1_000_000), value_size=value_size * (number < 99))
+            part.commit_row = number == 99
             if not number:
-                piece.row_key, piece.family_name.value, piece.qualifier.value = b"k", "f", b"q"
-            if rows := await arriving.take(Answer(chunks=[piece])):
+                part.row_key, part.family_name.value, part.qualifier.value = b"k", "f", b"q"
+            if rows := await arriving.take(Answer(chunks=[part])):
                 return rows[0][1], number + 1
         raise AssertionError
 

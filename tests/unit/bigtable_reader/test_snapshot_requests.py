@@ -47,10 +47,10 @@ def asked_for(
 def read(snapshot: Snapshot) -> Snapshot:
     """Read to the end what is left."""
     numbers = [part.number for part in snapshot.unfinished]
-    held = claimed(snapshot, numbers, len(numbers), "reader", lambda _part: True)
-    assert held is not None
-    progress = [PartProgress(part, held.run, b"x", EPOCH, 1, done=True) for part in held.unfinished]
-    after = advanced(held, progress, release=False)
+    owned = claimed(snapshot, numbers, len(numbers), "reader", lambda _part: True)
+    assert owned is not None
+    progress = [PartProgress(part, owned.run, b"x", EPOCH, 1, done=True) for part in owned.unfinished]
+    after = advanced(owned, progress, release=False)
     assert after is not None
     return after
 
@@ -87,9 +87,9 @@ def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_announced(announc
 
 def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> None:
     asked = asked_for(None, [KeyRange(b"", b"m"), KeyRange(b"m", b"")])
-    held = claimed(asked, [0], 1, "reader", lambda _part: True)
-    assert held is not None
-    begun = advanced(held, [PartProgress(held.parts[0], held.run, b"x", EPOCH, 1, done=True)], release=False)
+    owned = claimed(asked, [0], 1, "reader", lambda _part: True)
+    assert owned is not None
+    begun = advanced(owned, [PartProgress(owned.parts[0], owned.run, b"x", EPOCH, 1, done=True)], release=False)
     ended = cancelled(begun)
 
     assert ended is not None
@@ -124,26 +124,26 @@ async def test_the_end_of_one_that_leaves_out_keys_is_not_reported(ranges: Seque
 
 def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_first_of_its_parts() -> None:
     ahead = EPOCH + 10**12
-    held = claimed(asked_for(None, [SOME, KeyRange(b"d", b"")]), [0, 1], 2, "r", lambda _part: True)
-    assert held is not None
+    owned = claimed(asked_for(None, [SOME, KeyRange(b"d", b"")]), [0, 1], 2, "r", lambda _part: True)
+    assert owned is not None
     times = (Microseconds(EPOCH + 9), Microseconds(EPOCH + 7))
     progress = [
-        PartProgress(part, held.run, b"x", ahead, 1, True, at) for part, at in zip(held.parts, times, strict=True)
+        PartProgress(part, owned.run, b"x", ahead, 1, True, at) for part, at in zip(owned.parts, times, strict=True)
     ]
-    whole = advanced(held, progress, release=False)
+    whole = advanced(owned, progress, release=False)
     assert whole is not None
     assert (whole.complete_since, whole.read_since) == (ahead, EPOCH + 7)
 
 
 async def test_a_part_is_read_since_the_first_time_that_any_reader_read_of_it() -> None:
-    def held(min_version: int | None, read_since: Microseconds | None) -> Microseconds | None:
+    def read_since_of(min_version: int | None, read_since: Microseconds | None) -> Microseconds | None:
         one = OwnedPart(1, SnapshotPart(number=0, range=SOME, min_version=min_version, read_since=read_since))
         one.reads_under(5, Microseconds(EPOCH + 5))
         one.reads_under(7, Microseconds(EPOCH + 7))
         return one.progress().read_since
 
-    assert held(None, None) == EPOCH + 5
-    assert held(9, Microseconds(EPOCH + 2)) == EPOCH + 2
+    assert read_since_of(None, None) == EPOCH + 5
+    assert read_since_of(9, Microseconds(EPOCH + 2)) == EPOCH + 2
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))

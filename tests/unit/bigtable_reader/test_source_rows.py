@@ -79,8 +79,8 @@ async def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_oth
     world = World(unreadable={b"00", b"07"}, too_large={b"19"})
     answers = world.answers()
     read = [one async for one in answers.read(Read("weather"))]
-    looked = [one async for one in answers.read_keys(ReadKeys("weather", (*KEYS, ("never",))))]
-    for answer in (read, looked):
+    by_key = [one async for one in answers.read_keys(ReadKeys("weather", (*KEYS, ("never",))))]
+    for answer in (read, by_key):
         found = rows_of(answer)
         assert len(found) == 20
         assert [key for key, row in sorted(found.items()) if row == "null"] == [
@@ -88,8 +88,8 @@ async def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_oth
             '{"row_key":"07"}',
             '{"row_key":"19"}',
         ]
-    assert isinstance(looked[-1], Done)
-    assert (looked[-1].rows, looked[-1].absent) == (20, 1)
+    assert isinstance(by_key[-1], Done)
+    assert (by_key[-1].rows, by_key[-1].absent) == (20, 1)
 
 
 async def test_rows_that_no_mirror_can_hold_are_named_and_the_others_published() -> None:

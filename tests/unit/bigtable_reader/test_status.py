@@ -128,10 +128,10 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
         BigtableResyncCause(kind=BigtableResyncKind.WATCHED_MORE, found_at=NOON, run=1, options=("families",)),
     )
     survey = a_survey(a_stream_range("a", KeyRange(b"", b"")), readers="one", a=running("one"))
-    well = document("s", survey, DAY, NOON)
+    healthy = document("s", survey, DAY, NOON)
     shown = document("s", replace(survey, resync_request=BigtableResyncRequest("weather", findings)), DAY, NOON)
 
-    assert (well["pending_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
+    assert (healthy["pending_resync"], exit_code(healthy), exit_code(shown)) == ([], 0, 1)
     text = list(lines(shown))
     at = text.index("weather: pending resync since 2023-11-14T22:13:20Z")
     assert text[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"

@@ -29,25 +29,25 @@ from tests.fakes.virtual_time import run_in_virtual_time
 WATCHES = Watching(excluded_families=("unwatched",))
 
 
-class Looking(FakeCatalog):
+class ChangingCatalog(FakeCatalog):
     """A catalog that changes at each look, and fails at some."""
 
-    def __init__(self, *looks: Callable[["Looking"], None]) -> None:
+    def __init__(self, *changes: Callable[["ChangingCatalog"], None]) -> None:
         super().__init__("f", "g")
-        self._looks = iter(looks)
+        self._changes = iter(changes)
         self.over = asyncio.Event()
 
     async def seen(self) -> InspectedTable:
-        look = next(self._looks, None)
-        if look is None:
+        change = next(self._changes, None)
+        if change is None:
             self.over.set()
         else:
-            look(self)
+            change(self)
         return await super().seen()
 
 
 def watched(
-    *looks: Callable[[Looking], None],
+    *changes: Callable[[ChangingCatalog], None],
     kept: PartitionTable | None = None,
     snapshots: SnapshotTable | None = None,
     mirrored: bool = True,
@@ -60,7 +60,7 @@ def watched(
         learnt.append(frozenset(families))
 
     async def watching() -> None:
-        catalog = Looking(*looks)
+        catalog = ChangingCatalog(*changes)
         table = kept or PartitionTable()
         store = FakePartitionStore(table, "reader", timedelta(seconds=10))
         await store.begin([ALL_KEYS], EPOCH)
@@ -90,34 +90,34 @@ def watched(
     return logs, learnt
 
 
-def nothing(_catalog: Looking) -> None:
+def nothing(_catalog: ChangingCatalog) -> None:
     """Leave all as it is."""
 
 
-def changed(**what: Any) -> Callable[[Looking], None]:
+def changed(**what: Any) -> Callable[[ChangingCatalog], None]:
     """Return what lets something be otherwise."""
 
-    def change(catalog: Looking) -> None:
+    def change(catalog: ChangingCatalog) -> None:
         catalog.found = replace(catalog.found, **what)
 
     return change
 
 
-def failing(error: Exception) -> Callable[[Looking], None]:
+def failing(error: Exception) -> Callable[[ChangingCatalog], None]:
     """Return what lets a look fail."""
 
-    def fail(_catalog: Looking) -> None:
+    def fail(_catalog: ChangingCatalog) -> None:
         raise error
 
     return fail
 
 
-def without(*families: str) -> Callable[[Looking], None]:
+def without(*families: str) -> Callable[[ChangingCatalog], None]:
     """Return what drops families."""
     return lambda catalog: changed(families=catalog.found.families - set(families))(catalog)
 
 
-def with_also(family: str) -> Callable[[Looking], None]:
+def with_also(family: str) -> Callable[[ChangingCatalog], None]:
     """Return what adds a family."""
     return lambda catalog: changed(families=catalog.found.families | {family})(catalog)
 
@@ -221,7 +221,7 @@ def test_a_dropped_family_requests_a_resync_of_the_table_whichever_reader_inspec
 def test_what_two_readers_see_is_found_once() -> None:
     table, snapshots = PartitionTable(), SnapshotTable()
 
-    def seen_by_another(catalog: Looking) -> None:
+    def seen_by_another(catalog: ChangingCatalog) -> None:
         without("f")(catalog)
         table.resync = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)
         snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)  # which heals it
@@ -235,7 +235,7 @@ def test_what_two_readers_see_is_found_once() -> None:
 def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
     table, snapshots = PartitionTable(), SnapshotTable()
 
-    def asked_for(_catalog: Looking) -> None:
+    def asked_for(_catalog: ChangingCatalog) -> None:
         snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)
 
     watched(nothing, without("f"), asked_for, with_also("f"), without("f"), kept=table, snapshots=snapshots)
@@ -243,7 +243,7 @@ def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
     assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 1)]
 
 
-def missed_without_a_mark(table: PartitionTable) -> None:
+def missed_without_a_request(table: PartitionTable) -> None:
     assert table.seen is not None
     table.seen = replace(table.seen, families=frozenset({"g"}))
 
@@ -252,7 +252,7 @@ def never_compared(table: PartitionTable) -> None:
     table.resync = None
 
 
-@pytest.mark.parametrize("left_behind", [missed_without_a_mark, never_compared])
+@pytest.mark.parametrize("left_behind", [missed_without_a_request, never_compared])
 def test_a_family_is_missed_that_an_older_version_has_seen(left_behind: Callable[[PartitionTable], None]) -> None:
     table = PartitionTable()
     watched(nothing, kept=table)
@@ -289,19 +289,19 @@ def test_a_change_log_alone_is_never_pending_resync_and_what_is_reported_of_it_i
     ids=["a profile that moves", "a stream that is disabled"],
 )
 def test_what_stops_a_reader_requests_a_resync_of_the_table_before(
-    what: Callable[[Looking], None], kind: BigtableResyncKind
+    what: Callable[[ChangingCatalog], None], kind: BigtableResyncKind
 ) -> None:
     table = PartitionTable()
-    for looks in ([nothing, what], [what]):
+    for changes in ([nothing, what], [what]):
         with pytest.raises(MisconfiguredError):
-            watched(*looks, kept=table)
+            watched(*changes, kept=table)
         assert found_of(table) == [(kind, (), 0)]
 
 
 def test_a_family_that_is_back_is_noticed_by_one_who_never_missed_it() -> None:
     table = PartitionTable()
 
-    def dropped_and_healed_elsewhere(_catalog: Looking) -> None:
+    def dropped_and_healed_elsewhere(_catalog: ChangingCatalog) -> None:
         found = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)
         table.resync = healed(found, 1, WATCHES.digest)  # and f was back before this look
 

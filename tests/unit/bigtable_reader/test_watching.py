@@ -85,7 +85,7 @@ async def a_world(first: BigtableOptions, mode: Mode = "mirror", *, automatic: b
     world = await a_filled_world([], rows=rows, watches=first, mode=mode, automatic=automatic)
     await world.by_hand.survey()
     await over(world, world.start_steady())
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     return world
 
 
@@ -121,7 +121,7 @@ async def test_a_start_that_watches_more_requests_a_resync_of_the_table_and_a_sn
     ]
     await world.request()
     await world.wait_until_snapshots_are_over()
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
     assert world.mirrored(without_missing=True) == world.source()
     await over(world, reader)
 
@@ -142,7 +142,7 @@ async def test_a_start_that_only_narrows_requests_no_resync() -> None:
     world = await a_world(ALL)
     world.watches = BigtableOptions(key_prefixes=("a",), families=("f",))
     await over(world, world.start_steady())
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
 
 
 async def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_snapshot_is_complete() -> None:
@@ -154,13 +154,13 @@ async def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_sna
     await world.request()
     await over(world, reader)
     assert world.is_announced
-    assert world.is_marked()
+    assert world.is_pending_resync()
     world.watches = ALL
     reader = world.start_steady()
     await asyncio.sleep(30)
     await world.request()
     await over(world, reader)
-    assert not world.is_marked()
+    assert not world.is_pending_resync()
 
 
 async def test_a_reader_with_a_narrower_file_neither_reads_nor_announces_a_snapshot_of_a_wider_one() -> None:

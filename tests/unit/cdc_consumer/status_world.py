@@ -28,27 +28,27 @@ class World:
     def __init__(self) -> None:
         self.clock = SetClock()
         self.mirrors: Sequence[Mirror] | Exception = []
-        self.looks = 0
+        self.inspections = 0
         self.asked_of: Collection[str] = ()
-        self.marked: list[str] = []
+        self.labelled: list[str] = []
         self.kept = FakeDurableBytes()
         self.start()
 
     def start(self) -> None:
         """Be another process."""
-        self.held = OldestMessages(self.clock)
+        self.oldest_messages = OldestMessages(self.clock)
         self.status = ConsumerStatus(
-            self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept, self.held
+            self.clock, self.read, lambda mirror: self.labelled.append(mirror.table), self.kept, self.oldest_messages
         )
 
-    def look(self, *mirrors: Mirror) -> Mapping[str, str]:
+    def inspect(self, *mirrors: Mirror) -> Mapping[str, str]:
         """Return the states once these are what is listed."""
         self.clock.pass_time(timedelta(seconds=11))
         self.mirrors = mirrors
         return self.states()
 
     def read(self, datasets: Collection[str]) -> Sequence[Mirror]:
-        self.looks += 1
+        self.inspections += 1
         self.asked_of = datasets
         if isinstance(self.mirrors, Exception):
             raise self.mirrors

@@ -123,13 +123,13 @@ class Subscription:
         self.answers = {table: list(answers) for table, answers in run.answers.items()}
         self.late = {table: list(late) for table, late in run.late.items()}
         self.pending = list(run.messages)
-        self.held: Sequence[Message] = ()
+        self.leased: Sequence[Message] = ()
         self.attempt = 0
 
     def deliver(self, ends: str = "", ends_after: int = 0) -> None:
         """Let a new process take what was not acked."""
         world, self.attempt = self.world, self.attempt + 1
-        world.start_anew(RetryLimits(between_calls=AT_ONCE, alone=timedelta(seconds=10), stuck_deliveries=3))
+        world.restart(RetryLimits(between_calls=AT_ONCE, alone=timedelta(seconds=10), stuck_deliveries=3))
         world.stop = Stop()
         world.effects = Ending(ends=ends, ends_after=ends_after, stop=world.stop)
         for port in (world.tables, world.writer, world.dead_letters, world.leases):
@@ -144,9 +144,9 @@ class Subscription:
                 for table in TABLES
                 for wide in (False, True)
             ]
-        self.held = tuple(self.pending)
+        self.leased = tuple(self.pending)
         try:
-            world.apply(*[one.delivered(self.attempt) for one in self.held])
+            world.apply(*[one.delivered(self.attempt) for one in self.leased])
         except CrashError:
             pass
         except TransientError:
@@ -186,7 +186,7 @@ class Subscription:
 
     def _ack(self, ack_ids: Sequence[str]) -> None:
         self.ack(ack_ids)
-        acked = [self.held[int(ack_id[1:])] for ack_id in ack_ids]
+        acked = [self.leased[int(ack_id[1:])] for ack_id in ack_ids]
         for message in acked:
             assert message.table in self.world.tables.there
             for row in message.rows:

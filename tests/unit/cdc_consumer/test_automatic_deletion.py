@@ -44,7 +44,7 @@ class Known:
 
     listed: Sequence[Mirror] = ()
     in_trouble: Collection[str] = ()
-    held: int | None = None
+    oldest: int | None = None
     refused: dict[str, str] = field(default_factory=dict)
 
     def mirrors(self) -> Sequence[Mirror]:
@@ -54,7 +54,7 @@ class Known:
         return self.in_trouble
 
     def oldest_outstanding_lately(self) -> int | None:
-        return self.held
+        return self.oldest
 
     def deletion_refused(self, table: str, why: str) -> None:
         self.refused[table] = why
@@ -115,9 +115,9 @@ def test_no_missing_row_is_deleted_while_changes_of_its_table_wait_or_messages_f
     world.known.in_trouble = {"planes"}
     assert world.rounds(2 * AFTER) == []
     world.known.in_trouble = {"airports"}
-    world.known.held = NOW // 1000 - 1
+    world.known.oldest = NOW // 1000 - 1
     assert world.rounds(AFTER) == []
-    world.known.held = NOW // 1000 + 1
+    world.known.oldest = NOW // 1000 + 1
     assert world.rounds(timedelta(minutes=1)) == ["planes"]
 
 

@@ -41,9 +41,9 @@ def test_a_delete_carries_its_key_and_ours_and_nothing_else() -> None:
 
 def test_messages_are_decoded_from_any_part_of_any_piece_of_a_table() -> None:
     messages = messages_of(*[batch_of([upsert(number)]) for number in range(6)])
-    pieces = pa.concat_tables([messages.slice(1, 2), messages.slice(4)])
+    chunked = pa.concat_tables([messages.slice(1, 2), messages.slice(4)])
 
-    assert [row["id"] for row in rows(decode_messages(pieces, AN_HOUR_LATER))] == [1, 2, 4, 5]
+    assert [row["id"] for row in rows(decode_messages(chunked, AN_HOUR_LATER))] == [1, 2, 4, 5]
 
 
 def test_a_table_of_nothing_but_key_columns_is_applied() -> None:

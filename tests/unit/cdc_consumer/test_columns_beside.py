@@ -62,7 +62,7 @@ def test_changes_of_another_type_are_applied_and_none_is_a_dead_letter(
     world = World(tables_file=f'[defaults]\nmode = "{mode}"')
     for kind, sequence in ((before, 1), (now, 2)):
         assert world.apply(a_row(1, sequence, kind)).dead_letters == {}
-    world.start_anew()
+    world.restart()
     assert world.apply(a_row(2, 1, now), a_row(3, 1, before)).dead_letters == {}
 
     mirrored = {key: row.get(name) for (key,), row in world.writer.rows("planes").items()}
@@ -117,7 +117,7 @@ def test_whatever_the_order_of_types_the_newest_value_of_each_row_stands_under_i
     newest: dict[int, tuple[int, str]] = {}
     for key, sequence, kind, restarts in changes:
         if restarts:
-            world.start_anew()
+            world.restart()
             world.tables.forget("planes")
         assert world.apply(a_row(key, sequence, kind)).dead_letters == {}
         if sequence >= newest.get(key, (0, ""))[0]:

@@ -36,14 +36,14 @@ class Giving(FakeBigQuery):
     def __init__(self, **errors: Exception) -> None:
         super().__init__(**errors)
         self.defaults = DEFAULTS
-        self.away = 0
+        self.unavailable = 0
         """So many changes of a table are answered with 503."""
-        self.away_for = ""
+        self.unavailable_table = ""
         """The table or view of which every change is."""
 
     def update_table(self, table: bigquery.Table, fields: Sequence[str], **more: Any) -> bigquery.Table:
-        if self.away or table.table_id == self.away_for:
-            self.away = max(0, self.away - 1)
+        if self.unavailable or table.table_id == self.unavailable_table:
+            self.unavailable = max(0, self.unavailable - 1)
             raise exceptions.ServiceUnavailable("away")  # type: ignore[no-untyped-call]
         return super().update_table(table, fields, **more)
 
@@ -91,7 +91,7 @@ def test_a_table_whose_making_was_cut_off_is_made_to_last_by_the_next_attempt(
 ) -> None:
     client: Any = Giving()
     tables = BigQueryTables(client, "p", "d")
-    client.away = 1
+    client.unavailable = 1
     with pytest.raises(TransientError):
         tables.ensure(definition)
     assert [expiring(client.called(name)) for name in client.tables] != [[]], "it was made, and expires so far"
@@ -108,13 +108,13 @@ def test_a_view_that_could_not_be_made_to_last_holds_nothing_up_and_lasts_from_t
     client: Any = Giving()
     history = history_of(in_mode("history"), a_header())
     tables = BigQueryTables(client, "p", "d")
-    client.away_for = "planes_history"
+    client.unavailable_table = "planes_history"
     with capture_logs() as logs:
         for _ in range(2):
             tables.ensure(history)
             assert expiring(client.called("planes_history")) == ["expires"]
     assert [line["error"] for line in logs if line["event"] == "table_expires"] == ["away", "away"]
-    client.away_for = ""
+    client.unavailable_table = ""
     tables = tables if process == "the same" else BigQueryTables(client, "p", "d")
     tables.ensure(history)
 

@@ -40,12 +40,12 @@ def test_a_majority_that_cannot_be_decoded_is_a_bad_deploy_and_drains_nothing(wo
     assert world.names() == {}
 
 
-@pytest.mark.parametrize(("bad", "well"), [(150, 150), (100, 0)])
-def test_half_of_the_messages_or_few_of_them_are_bad_records(world: World, bad: int, well: int) -> None:
-    counts = world.apply(*garbage(bad), *good(well))
+@pytest.mark.parametrize(("bad", "healthy"), [(150, 150), (100, 0)])
+def test_half_of_the_messages_or_few_of_them_are_bad_records(world: World, bad: int, healthy: int) -> None:
+    counts = world.apply(*garbage(bad), *good(healthy))
 
     assert counts.dead_letters == {"undecodable": bad}
-    assert counts.acked == bad + well
+    assert counts.acked == bad + healthy
 
 
 def test_what_was_long_ago_counts_no_more(world: World) -> None:
@@ -182,7 +182,7 @@ def test_what_is_kept_is_what_was_written_last(kept: DurableBytes) -> None:
 
 def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBytes) -> None:
     for process in range(5):
-        world.start_anew()
+        world.restart()
         world.memory.dead_letter_limit = DeadLetterLimit(20, kept)
         if process == 0:
             for message in garbage(20):
@@ -191,7 +191,7 @@ def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBy
             world.apply(a_message(data=b"one too many"))
     assert len(world.dead_letters.kept) == 20
 
-    world.start_anew()
+    world.restart()
     world.memory.dead_letter_limit = DeadLetterLimit(20, kept)
     world.apply(*good(30))
     assert world.apply(a_message(data=b"one alone")).dead_letters == {"undecodable": 1}
@@ -248,7 +248,7 @@ def test_the_next_process_of_the_consumer_counts_on(tmp_path: Path) -> None:
 def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:
     strict.memory.dead_letter_limit = DeadLetterLimit(10, kept)
     strict.apply(many("planes", 100, seats="x"))
-    strict.start_anew()
+    strict.restart()
     strict.memory.dead_letter_limit = DeadLetterLimit(10, kept)
     with pytest.raises(MisconfiguredError, match="101 of the last 101 changes"):
         strict.apply(many("planes", 1, seats="x"))

@@ -184,21 +184,21 @@ def test_rows_that_were_accepted_before_the_service_fell_silent_prove_nothing(
 def test_a_table_that_could_not_be_had_while_the_service_was_away_is_in_no_trouble(
     world: World, delays: list[timedelta], silent: bool
 ) -> None:
-    away_for = timedelta(seconds=40)
-    until = world.clock.time + away_for // timedelta(microseconds=1) * 1_000
+    outage = timedelta(seconds=40)
+    until = world.clock.time + outage // timedelta(microseconds=1) * 1_000
     world.tables.unanswered = silent
 
-    def is_away(table: str) -> bool:
+    def is_unavailable(table: str) -> bool:
         if world.clock.time < until and silent:
             world.clock.pass_time(ANSWERS_WITHIN)
         return table == "planes" and world.clock.time < until
 
-    world.tables.interrupted = is_away
-    world.writer.answers_after["airports"] = away_for
+    world.tables.interrupted = is_unavailable
+    world.writer.answers_after["airports"] = outage
     counts = apply_to(world, 1, "planes", "airports")
 
     assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (2, 0, ())
-    assert away_for <= max(delays) <= away_for + 2 * ANSWERS_WITHIN + MARGIN
+    assert outage <= max(delays) <= outage + 2 * ANSWERS_WITHIN + MARGIN
 
 
 def test_a_table_whose_answers_are_slow_is_in_trouble_once_and_then_waited_for(world: World) -> None:

@@ -177,7 +177,7 @@ def test_a_source_that_cannot_be_the_mirrors_is_refused_and_nothing_is_deleted(
 
 
 def test_rows_that_bigquery_does_not_take_are_counted_and_bigquery_away_is_waited_for(world: World) -> None:
-    world.writer.away = 2
+    world.writer.unavailable = 2
     world.writer.refuses = lambda _table, row: row["id"] == 2
     done = deletion_in(world)
 

@@ -187,10 +187,10 @@ HOURS = timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
-    ("age", "marks"), [(47 * HOURS, False), (26 * HOURS + timedelta(seconds=1), False), (26 * HOURS, True)]
+    ("age", "pending"), [(47 * HOURS, False), (26 * HOURS + timedelta(seconds=1), False), (26 * HOURS, True)]
 )
 def test_a_snapshot_row_that_no_reader_publishes_takes_no_completeness_from_its_mirror(
-    age: timedelta, marks: bool
+    age: timedelta, pending: bool
 ) -> None:
     """A row that was days old when it was published is forged. One that then waited in Pub/Sub for days is not."""
     world = World()
@@ -203,6 +203,6 @@ def test_a_snapshot_row_that_no_reader_publishes_takes_no_completeness_from_its_
     published = began + timedelta(hours=1) + age
     counts = world.apply({**a_message(row, header=header), "publish_time": published})
 
-    assert counts.dead_letters == ({} if marks else {"too_old_to_be_safe": 1})
-    assert world.tables.pending_resync == ({"planes": "snapshot_rows_too_old"} if marks else {})
-    assert ("planes" in world.tables.complete_since) is not marks
+    assert counts.dead_letters == ({} if pending else {"too_old_to_be_safe": 1})
+    assert world.tables.pending_resync == ({"planes": "snapshot_rows_too_old"} if pending else {})
+    assert ("planes" in world.tables.complete_since) is not pending

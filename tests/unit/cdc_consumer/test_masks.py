@@ -164,10 +164,10 @@ def test_a_value_is_the_same_in_mirror_history_snapshot_replay_old_values_and_re
     names = ["email_digest", "Phone", "Photo", "Thumb", "name"]
     changes = [structs.replace(upsert(n, row), old=json.dumps(row)) for n, row in enumerate(rows)]
     live, snapshot = batch_of(changes, CUSTOMERS), batch_of(changes, structs.replace(CUSTOMERS, origin="snapshot"))
-    marks = [{"replay_of": "1", "replay_forced": "true"}]
+    replay = [{"replay_of": "1", "replay_forced": "true"}]
     ways = [
         decode_messages(messages_of(live), AN_HOUR_LATER, plan(key=key)),
-        decode_messages(messages_of(live, attributes=marks), AN_HOUR_LATER, plan(key=key)),
+        decode_messages(messages_of(live, attributes=replay), AN_HOUR_LATER, plan(key=key)),
         decode_messages(messages_of(snapshot), AN_HOUR_LATER, plan(key=key)),
     ]
     written = [one.rows for way in ways for one in way.tables]
@@ -243,21 +243,21 @@ def test_a_change_log_that_would_hold_what_a_mirror_masks_is_refused() -> None:
 
 
 def test_a_label_has_how_columns_are_masked_and_changes_only_with_that() -> None:
-    def marks(text: str = FILE, key: MaskKey = KEY) -> Any:
+    def options(text: str = FILE, key: MaskKey = KEY) -> Any:
         return mirror_of(text, CUSTOMERS, key).column_options
 
     there = {"ID", "EMAIL_DIGEST", "PHONE", "NAME"}
-    label = marks().label(there)
+    label = options().label(there)
     assert label.endswith(f"-{KEY.fingerprint}")
-    assert KEY.secret.decode() not in repr(marks()) + repr(plan())
-    assert marks().changed(there, label, there) == ""
-    assert "line 1 of the tables file" in marks(key=JEFE).changed(there, label, there)
-    assert marks(FILE.replace("first 4", "first 5")).changed(there, label, there)
-    assert not marks(FILE.replace("first 2", "first 3")).changed(there, label, there), "the table has no such column"
-    assert marks('[defaults]\nmode = "both"').changed(there, label, there)
-    assert marks().changed(there, "", there), "its rows are not masked"
-    assert marks().changed({"ID", "CUSTNAME"}, "", {"ID", "NAME"}), "older rows have the value under its old name"
-    assert not marks().changed({"ID"}, "", {"ID", "NAME"}), "a new column"
+    assert KEY.secret.decode() not in repr(options()) + repr(plan())
+    assert options().changed(there, label, there) == ""
+    assert "line 1 of the tables file" in options(key=JEFE).changed(there, label, there)
+    assert options(FILE.replace("first 4", "first 5")).changed(there, label, there)
+    assert not options(FILE.replace("first 2", "first 3")).changed(there, label, there), "the table has no such column"
+    assert options('[defaults]\nmode = "both"').changed(there, label, there)
+    assert options().changed(there, "", there), "its rows are not masked"
+    assert options().changed({"ID", "CUSTNAME"}, "", {"ID", "NAME"}), "older rows have the value under its old name"
+    assert not options().changed({"ID"}, "", {"ID", "NAME"}), "a new column"
 
 
 # The file of the mask key: what is wrong with it is said with its line in the tables file.

@@ -55,11 +55,11 @@ def test_rows_of_several_files_in_any_order_get_their_own_data_again(tmp_path: P
 def test_much_data_is_in_pieces_for_which_no_new_memory_is_asked(tmp_path: Path) -> None:
     data = [bytes([number]) * (9 << 20) for number in range(5)]
 
-    pieces = with_data(kept(tmp_path, tuple(data)), tmp_path)["data"]
+    chunked = with_data(kept(tmp_path, tuple(data)), tmp_path)["data"]
 
-    assert pieces.to_pylist() == data
-    assert [len(piece) for piece in pieces.chunks] == [1, 2, 2]
-    assert max(piece.nbytes for piece in pieces.chunks) < int(KEEP_MEMORY["MALLOC_MMAP_THRESHOLD_"])
+    assert chunked.to_pylist() == data
+    assert [len(chunk) for chunk in chunked.chunks] == [1, 2, 2]
+    assert max(chunk.nbytes for chunk in chunked.chunks) < int(KEEP_MEMORY["MALLOC_MMAP_THRESHOLD_"])
 
 
 @pytest.mark.parametrize("in_files", [True, False])

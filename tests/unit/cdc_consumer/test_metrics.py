@@ -133,10 +133,10 @@ def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have(
 
 
 def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well(metrics: Metrics) -> None:
-    waits, well = TableNote(deferred="NOT_FOUND"), TableNote()
+    waits, healthy = TableNote(deferred="NOT_FOUND"), TableNote()
     metrics.take(Counts(messages=1, tables={"planes": waits, "airports": waits}))
     metrics.clock.pass_time(timedelta(seconds=30))
-    metrics.take(Counts(messages=1, tables={"planes": waits, "airports": well, "others": well}))
+    metrics.take(Counts(messages=1, tables={"planes": waits, "airports": healthy, "others": healthy}))
     metrics.take(Counts(taken=1))
 
     name = "consumer_table_failing_since_timestamp_seconds"

@@ -114,8 +114,8 @@ def test_another_key_or_one_of_another_type_is_a_schema_conflict_also_for_an_ann
 def test_while_bigquery_is_unavailable_nothing_is_settled_and_then_everything_is(world: World) -> None:
     world.apply(a_message(a_change(9)))
     world.effects.done.clear()
-    world.tables.away = 3
-    world.writer.away = 20
+    world.tables.unavailable = 3
+    world.writer.unavailable = 20
     counts = world.apply(a_message(a_change(1)), a_message(data=b"garbage"), a_message(a_change(1), header=AIRPORTS))
 
     assert counts.acked == 3
@@ -130,7 +130,7 @@ def test_while_bigquery_is_unavailable_nothing_is_settled_and_then_everything_is
 def test_asked_to_stop_while_bigquery_is_unavailable_everything_is_released_and_no_dead_letter_kept(
     world: World,
 ) -> None:
-    world.writer.away = 1_000_000
+    world.writer.unavailable = 1_000_000
     world.stop.request()
 
     with pytest.raises(TransientError):
@@ -186,8 +186,8 @@ def test_dead_letters_of_a_message_that_is_deferred_wait_with_it(world: World) -
 def test_while_pubsub_is_unavailable_for_dead_letters_and_acks_leases_are_kept_and_then_everything_is_settled(
     world: World,
 ) -> None:
-    world.dead_letters.away = 5
-    world.leases.away = 5
+    world.dead_letters.unavailable = 5
+    world.leases.unavailable = 5
     world.tables.forbidden.add("airports")
     counts = world.apply(a_message(data=b"garbage"), a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
@@ -197,7 +197,7 @@ def test_while_pubsub_is_unavailable_for_dead_letters_and_acks_leases_are_kept_a
 
 
 def test_dead_letters_that_cannot_be_kept_leave_their_messages_unacked(world: World) -> None:
-    world.dead_letters.away = 1_000
+    world.dead_letters.unavailable = 1_000
     world.stop.request()
     with pytest.raises(TransientError):
         world.apply(a_message(data=b"garbage"), a_message(a_change(1)))
@@ -220,7 +220,7 @@ def test_what_was_acked_is_not_released_when_something_fails_later(world: World)
 
 
 def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:
-    world.leases.away = 1
+    world.leases.unavailable = 1
     world.stop.request()
     world.memory.dead_letter_limit = DeadLetterLimit(0)
     with pytest.raises(MisconfiguredError, match="cannot be applied"):
@@ -228,15 +228,15 @@ def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> No
 
 
 def test_counts_add_up() -> None:
-    waits, well = TableNote(deferred="no permission"), TableNote(latest=Applied(5, 6, 7))
+    waits, healthy = TableNote(deferred="no permission"), TableNote(latest=Applied(5, 6, 7))
     one = Counts(
-        messages=1, dead_letters={"undecodable": 2}, acked=1, tables={"a": waits, "c": well}, max_commit_timestamp=5
+        messages=1, dead_letters={"undecodable": 2}, acked=1, tables={"a": waits, "c": healthy}, max_commit_timestamp=5
     )
     two = Counts(
         messages=2,
         dead_letters={"undecodable": 1, "too_large": 1},
         deferred=2,
-        tables={"b": TableNote(unfit="bad_name: b"), "a": well, "c": TableNote(latest=Applied(4, 9, 9))},
+        tables={"b": TableNote(unfit="bad_name: b"), "a": healthy, "c": TableNote(latest=Applied(4, 9, 9))},
     )
 
     assert one.plus(two) == Counts(
@@ -247,7 +247,7 @@ def test_counts_add_up() -> None:
         tables={
             "a": TableNote(deferred="no permission", latest=Applied(5, 6, 7)),
             "b": TableNote(unfit="bad_name: b"),
-            "c": well,
+            "c": healthy,
         },
         max_commit_timestamp=5,
     )
@@ -283,7 +283,7 @@ def test_changes_that_come_again_after_days_are_applied_and_reported_once_for_ea
     again = a_message_from(LONG_AGO, 5), a_message_from(LONG_AGO, 2, header=AIRPORTS)
     assert reported_late(world, *again) == [("warning", "airports")]
     assert reported_late(world, *again) == []
-    world.start_anew()
+    world.restart()
     assert len(reported_late(world, *again)) == 2
 
 
@@ -412,8 +412,8 @@ def test_a_table_that_was_refused_is_healthy_once_it_fits_wherever_its_changes_g
 
 
 def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: World) -> None:
-    world.start_anew(RetryLimits(between_calls=AT_ONCE))
-    world.writer.away = 10
+    world.restart(RetryLimits(between_calls=AT_ONCE))
+    world.writer.unavailable = 10
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert {table for table, _why in world.waited} >= {"planes", "airports"}

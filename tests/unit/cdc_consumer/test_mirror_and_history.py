@@ -61,7 +61,7 @@ def test_a_message_waits_for_the_one_in_trouble_and_the_other_has_its_changes(
     assert (world.names(), changelog(world)) == (({1: "name 1"}, []) if fine == "planes" else ({}, [(1, "name 1")]))
 
     world.tables.forbidden.clear()
-    world.start_anew()
+    world.restart()
     world.apply(a_message(a_change(1)))
     assert world.names() == {1: "name 1"}
     assert set(changelog(world)) == {(1, "name 1")}
@@ -88,7 +88,7 @@ def test_a_conflict_of_the_mirror_leaves_the_history_alone(world: World) -> None
     world.apply(a_message(a_change(1)))
     there = world.tables.there["planes"]
     world.tables.there["planes"] = replace(there, columns=(replace(there.columns[1], name="id"), *there.columns[1:]))
-    world.start_anew()
+    world.restart()
     world.tables.forget("planes")
     world.apply(a_message(a_change(2, 2)), a_message())
 
@@ -207,7 +207,7 @@ def test_a_crash_between_any_two_effects_loses_nothing_in_either_table(crash_bef
         assert outcome(world) == outcome(whole)
 
     world.effects.dead, world.effects.crash_before = False, None
-    world.start_anew()
+    world.restart()
     world.apply(*[message for index, message in enumerate(messages) if f"a{index}" not in world.leases.acked])
     assert outcome(world) == outcome(whole)
 

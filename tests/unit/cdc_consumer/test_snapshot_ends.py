@@ -132,7 +132,7 @@ def test_it_is_believed_as_long_as_its_rows_are_safe(world: World) -> None:
 
 def test_missing_rows_are_never_deleted_of_a_history_alone(world: World) -> None:
     world.tables_file = '[defaults]\nmode = "history"'
-    world.start_anew()
+    world.restart()
     world.apply(an_end(since=SINCE))
 
     assert world.tables.complete_since == {}
@@ -216,16 +216,16 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_later_snapshot_and_the_deleti
 
 
 def test_a_recreated_table_is_healed_once_it_is_complete_and_its_missing_rows_are_deleted() -> None:
-    anew = {NEEDS_RESYNC: RECREATED}
-    assert completed(anew, LATER) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
-    assert [too_early(anew | {COMPLETE_TOLD: "7"}, announced_by) for announced_by in (6, 7)] == [True, False]
+    labels = {NEEDS_RESYNC: RECREATED}
+    assert completed(labels, LATER) == labels | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
+    assert [too_early(labels | {COMPLETE_TOLD: "7"}, announced_by) for announced_by in (6, 7)] == [True, False]
     assert not too_early({COMPLETE_TOLD: "7"}, 6)
-    assert without_missing_rows(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
+    assert without_missing_rows(labels | {COMPLETE_SINCE: str(LATER)}, LATER) == {
         COMPLETE_SINCE: str(LATER),
         MISSING_ROWS_DELETED: str(LATER),
         NEEDS_RESYNC: None,
     }
-    assert without_missing_rows(anew, LATER) == {MISSING_ROWS_DELETED: str(LATER), NEEDS_RESYNC: RECREATED}, (
+    assert without_missing_rows(labels, LATER) == {MISSING_ROWS_DELETED: str(LATER), NEEDS_RESYNC: RECREATED}, (
         "it is not complete"
     )
     assert (
@@ -297,10 +297,10 @@ def test_a_mirror_whose_labels_cannot_be_written_is_in_trouble_and_others_are_no
 def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) -> None:
     airport = a_message(a_change(1), header=a_header("airports"))
     world.apply(a_message(a_change(1)), airport)
-    world.tables.away = 3
+    world.tables.unavailable = 3
     counts = world.apply(rows_of("planes", old(1)), airport)
     assert (counts.acked, counts.deferred) == (1, 1)
-    world.tables.away = 0
+    world.tables.unavailable = 0
     world.clock.pass_time(timedelta(minutes=1))
     assert world.apply(rows_of("planes", old(1))).acked == 1
     assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
@@ -319,20 +319,20 @@ def test_one_that_conflicts_is_asked_until_it_reports_so() -> None:
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     airport = a_message(a_change(1), header=a_header("airports"))
     world.apply(a_message(a_change(1)), airport)  # from now on the conflict is known without a look at the table
-    world.tables.away = 1
+    world.tables.unavailable = 1
     assert world.apply(rows_of("planes", old(1)), airport).acked == 2
 
     assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
-@pytest.mark.parametrize(("mode", "marked", "in_history"), [("history", {}, {1, 2}), ("both", {"planes"}, {2})])
+@pytest.mark.parametrize(("mode", "pending", "in_history"), [("history", {}, {1, 2}), ("both", {"planes"}, {2})])
 def test_a_history_alone_takes_them_and_one_beside_a_mirror_does_not(
-    mode: str, marked: set[str], in_history: set[int]
+    mode: str, pending: set[str], in_history: set[int]
 ) -> None:
     world = World(tables_file=f'[defaults]\nmode = "{mode}"')
     assert world.apply(rows_of("planes", old(1), a_change(2))).dead_letters == {}
 
-    assert world.tables.pending_resync.keys() == set(marked)
+    assert world.tables.pending_resync.keys() == set(pending)
     assert {row["id"] for row in world.writer.appended["planes_changelog"]} == in_history
 
 
@@ -424,10 +424,10 @@ def test_what_a_later_snapshot_holds_needs_no_label() -> None:
 
 
 def test_a_recreated_mirror_still_needs_the_deletion_of_missing_rows() -> None:
-    anew = there(recreated(OURS))
-    both = rows_too_old(anew, 2 * HOUR)
+    again = there(recreated(OURS))
+    both = rows_too_old(again, 2 * HOUR)
     assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}
-    kept = there(completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, 3 * HOUR, 1, margin=timedelta(0)))
+    kept = there(completed({**again, RESYNC_AFTER: str(2 * HOUR)}, 3 * HOUR, 1, margin=timedelta(0)))
     assert (kept[NEEDS_RESYNC], RESYNC_AFTER in kept) == (RECREATED, False)
     assert NEEDS_RESYNC not in there(without_missing_rows(kept, 3 * HOUR))
 

@@ -173,21 +173,21 @@ def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(worl
 
 def test_a_table_that_is_another_one_than_it_was_is_pending_resync_once(world: World) -> None:
     for made_at in (MICROS, MICROS, MICROS + 1_000_000, MICROS + 1_000_000):
-        world.look(Mirror("planes", made_at), Mirror("quiet", MICROS))
+        world.inspect(Mirror("planes", made_at), Mirror("quiet", MICROS))
 
-    assert world.marked == ["planes"]
-    world.look()  # dropped, and not made again yet
-    assert world.look(Mirror("planes", MICROS + 9_000_000))["planes"] == "pending resync"
-    assert world.marked == ["planes", "planes"]
+    assert world.labelled == ["planes"]
+    world.inspect()  # dropped, and not made again yet
+    assert world.inspect(Mirror("planes", MICROS + 9_000_000))["planes"] == "pending resync"
+    assert world.labelled == ["planes", "planes"]
 
 
 def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_recreated(world: World) -> None:
     planes, crew = Mirror("planes", MICROS), Mirror("air.crew", MICROS)
     world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))
-    world.look(planes, crew)
+    world.inspect(planes, crew)
     with capture_logs() as logs:
-        assert world.look() == {"planes": "dropped", "air.crew": "dropped"}
-        assert world.look() == {"planes": "dropped", "air.crew": "dropped"}
+        assert world.inspect() == {"planes": "dropped", "air.crew": "dropped"}
+        assert world.inspect() == {"planes": "dropped", "air.crew": "dropped"}
 
     assert [(one["event"], one["table"]) for one in logs] == [
         ("table_dropped", "air.crew"),
@@ -197,46 +197,49 @@ def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_recreated(wo
     assert world.status.troubled() == {"planes", "air.crew"}
     assert world.asked_of == {"air"}  # though none of it is known any more but by name
     assert exit_code(world.document()) == 1
-    assert world.look(crew, replace(planes, made_at=MICROS + 1)) == {"planes": "pending resync", "air.crew": "running"}
+    assert world.inspect(crew, replace(planes, made_at=MICROS + 1)) == {
+        "planes": "pending resync",
+        "air.crew": "running",
+    }
     assert world.status.troubled() == set()
 
 
 def test_a_mirror_is_pending_resync_that_was_recreated_around_a_restart(world: World) -> None:
     planes = Mirror("planes", MICROS)
-    world.look(planes, Mirror("airports", MICROS))
-    world.look()
+    world.inspect(planes, Mirror("airports", MICROS))
+    world.inspect()
     world.start()
-    assert world.look() == {}  # what an operator has dropped for good is not held against it for ever
+    assert world.inspect() == {}  # what an operator has dropped for good is not held against it for ever
     world.start()
-    anew = replace(planes, made_at=MICROS + 1)
+    recreated = replace(planes, made_at=MICROS + 1)
     healed = Mirror("airports", MICROS + 1, complete_since=MICROS + 2)
 
-    assert world.look(anew, healed) == {"planes": "pending resync", "airports": "running"}
+    assert world.inspect(recreated, healed) == {"planes": "pending resync", "airports": "running"}
     world.start()
-    world.look(anew, healed)
-    assert world.marked == ["planes"]
+    world.inspect(recreated, healed)
+    assert world.labelled == ["planes"]
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b'{"planes": "x"}'])
 def test_what_is_not_understood_of_what_was_kept_is_passed_over(world: World, data: bytes) -> None:
     world.kept.write(data)
     world.start()
-    assert world.look(Mirror("planes", MICROS)) == {"planes": "running"}
+    assert world.inspect(Mirror("planes", MICROS)) == {"planes": "running"}
 
 
 def test_a_label_that_cannot_be_written_is_written_at_the_next_inspection(world: World) -> None:
-    world.look(Mirror("planes", MICROS), Mirror("quiet", MICROS))
+    world.inspect(Mirror("planes", MICROS), Mirror("quiet", MICROS))
     fails = [True]
 
-    def mark(mirror: Mirror) -> None:
+    def label(mirror: Mirror) -> None:
         if fails:
             fails.clear()
             raise TransientError("503")
-        world.marked.append(mirror.table)
+        world.labelled.append(mirror.table)
 
-    world.status._label_recreated = mark
+    world.status._label_recreated = label
     last = Mirror("quiet", MICROS, "letters")  # which is listed after it, and shown as it is all the same
-    states = world.look(Mirror("planes", MICROS + 1), last)
+    states = world.inspect(Mirror("planes", MICROS + 1), last)
     assert states == {"planes": "pending resync", "quiet": "pending resync"}
     assert world.document()["labels"] == {
         "read_at": format_timestamp(world.clock.now()),
@@ -246,7 +249,7 @@ def test_a_label_that_cannot_be_written_is_written_at_the_next_inspection(world:
     world.mirrors = [Mirror("planes", MICROS + 1)]
     world.clock.pass_time(timedelta(seconds=11))
     assert world.states() == {"planes": "pending resync", "quiet": "dropped"}
-    assert world.marked == ["planes"]
+    assert world.labelled == ["planes"]
 
 
 def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
@@ -277,7 +280,7 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
 def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_has_been_silent_for_long(
     world: World,
 ) -> None:
-    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock, world.held)
+    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock, world.oldest_messages)
 
     def report(process: str, oldest_outstanding: int) -> None:
         world.take(process=process, oldest_outstanding=oldest_outstanding)
@@ -315,12 +318,12 @@ def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_
     world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     world.document()
     world.document()
-    assert world.looks == 1
+    assert world.inspections == 1
 
     world.mirrors = TransientError("503")
     world.clock.pass_time(timedelta(seconds=11))
     document = world.document()
-    assert world.looks == 2
+    assert world.inspections == 2
     assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503", "error_code": None}
     assert world.states() == {"planes": "pending resync"}
     assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
@@ -371,7 +374,7 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "note", "shown"),
+    ("oldest", "note", "shown"),
     [
         (MICROS - 60_000_000, WAITS, "60.0s old"),
         (None, WAITS, "none; deferred messages come again by themselves"),
@@ -379,10 +382,10 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     ],
 )
 def test_the_oldest_message_is_shown_and_that_deferred_ones_are_none_of_those(
-    world: World, held: int | None, note: TableNote, shown: str
+    world: World, oldest: int | None, note: TableNote, shown: str
 ) -> None:
     world.take(Counts(tables={"planes": note}))
-    world.take(process="a:1", oldest_outstanding=held)
+    world.take(process="a:1", oldest_outstanding=oldest)
     assert any(line.endswith(f"oldest outstanding message: {shown}") for line in lines(world.document()))
 
 

@@ -43,7 +43,7 @@ class Deliveries:
         self.times += 1
         world.clock.pass_time(after)
         world.effects.dead = False
-        world.start_anew()
+        world.restart()
         world.leases.kept.clear()
         world.leases.acked.clear()
         messages = [
@@ -125,18 +125,18 @@ def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_ne
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("well", [True, False], ids=["well again", "in trouble"])
-def test_hundreds_that_were_deferred_often_cost_few_calls(world: World, well: bool) -> None:
+@pytest.mark.parametrize("healthy", [True, False], ids=["well again", "in trouble"])
+def test_hundreds_that_were_deferred_often_cost_few_calls(world: World, healthy: bool) -> None:
     messages = [a_message(a_change(n), delivery_attempt=9) for n in range(400)]
-    if not well:
+    if not healthy:
         world.tables.forbidden.add("planes")
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
     world.effects.done.clear()
     counts = world.apply(*messages)
 
-    assert (counts.acked, counts.deferred) == ((400, 0) if well else (0, 400))
+    assert (counts.acked, counts.deferred) == ((400, 0) if healthy else (0, 400))
     calls = [effect for effect in world.effects.done if effect.startswith(("append", "ack", "defer"))]
-    assert len(calls) == (8 if well else 4), calls
+    assert len(calls) == (8 if healthy else 4), calls
     assert world.crash_counts.over == {}
 
 
@@ -160,10 +160,10 @@ def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
 def test_messages_that_are_released_in_quick_succession_are_none(world: World) -> None:
     deliveries = Deliveries(world, {f"m{n}": a_message(a_change(n)) for n in range(3)})
     world.stop.request()
-    world.writer.away = 1_000_000
+    world.writer.unavailable = 1_000_000
     for _ in range(50):
         assert not deliveries.deliver(timedelta(seconds=1))
-    world.stop, world.writer.away = Stop(), 0
+    world.stop, world.writer.unavailable = Stop(), 0
 
     assert deliveries.deliver(timedelta(seconds=1))
     assert (set(world.names()), world.dead_letters.kept, world.crash_counts.over) == ({0, 1, 2}, {}, {})
@@ -171,7 +171,7 @@ def test_messages_that_are_released_in_quick_succession_are_none(world: World) -
 
 def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: World) -> None:
     deliveries = Deliveries(world, {"m1": a_message(a_change(1))})
-    world.writer.away = 1_000_000
+    world.writer.unavailable = 1_000_000
 
     def die() -> None:
         world.effects.dead = True
@@ -179,7 +179,7 @@ def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: 
 
     world.meanwhile = die
     assert deliveries.loop(most=50) == 50
-    world.writer.away = 0
+    world.writer.unavailable = 0
     assert deliveries.loop(most=51) == 0
     assert (world.names(), world.dead_letters.kept, world.crash_counts.over) == ({1: "name 1"}, {}, {})
 

@@ -12,7 +12,7 @@ from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import TransientError
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
-from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World, patient_world
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World, retrying_world
 
 LONGEST = timedelta(seconds=600)
 HASTY = RetryLimits(table=AT_ONCE, between_calls=AT_ONCE)
@@ -21,7 +21,7 @@ FOUR = ("planes", "airports", "pilots", "seats")
 
 @pytest.fixture
 def world() -> World:
-    return patient_world()
+    return retrying_world()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def apply_to(world: World, number: int, tables: Sequence[str]) -> Counts:
 def test_its_retry_time_is_spent_once_and_not_in_every_micro_batch(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.start_anew(RetryLimits(table=timedelta(seconds=0.2), between_calls=timedelta(seconds=0.01)))
+    world.restart(RetryLimits(table=timedelta(seconds=0.2), between_calls=timedelta(seconds=0.01)))
     world.tables.forbidden.add("planes")
     tried: list[str] = []
     monkeypatch.setattr(world.tables, "forget", tried.append)
@@ -67,7 +67,7 @@ def test_its_retry_time_is_spent_once_and_not_in_every_micro_batch(
 
 def test_one_probe_every_ten_seconds_finds_out_that_it_is_healthy_again(world: World, attempts: list[str]) -> None:
     world.tables.forbidden.add("planes")
-    world.start_anew(HASTY)
+    world.restart(HASTY)
     world.apply(a_message(a_change(1)))
     world.clock.ticks = AT_ONCE
     attempts.clear()
@@ -85,7 +85,7 @@ def test_one_probe_every_ten_seconds_finds_out_that_it_is_healthy_again(world: W
 
 
 def test_everything_else_is_acked_before_a_table_is_borne_with(world: World) -> None:
-    world.start_anew(RetryLimits(table=timedelta(seconds=0.1), between_calls=AT_ONCE))
+    world.restart(RetryLimits(table=timedelta(seconds=0.1), between_calls=AT_ONCE))
     world.tables.forbidden.add("planes")
     acked: list[int] = []
     forget = world.tables.forget
@@ -111,15 +111,15 @@ def test_accepted_before_the_service_went_away_proves_nothing(world: World) -> N
     """The service goes away in mid-batch: airports were accepted, planes never. A repeated row of airports tells."""
     append = world.writer.append
 
-    def away_after_airports(definition: Any, rows: Any) -> Any:
+    def unavailable_after_airports(definition: Any, rows: Any) -> Any:
         appending = append(definition, rows)
         if definition.name == "airports":
             appending.refused()
-            world.writer.away = 100
+            world.writer.unavailable = 100
             world.writer.append = append  # type: ignore[method-assign]
         return appending
 
-    world.writer.append = away_after_airports  # type: ignore[method-assign]
+    world.writer.append = unavailable_after_airports  # type: ignore[method-assign]
     counts = world.apply(a_message(a_change(1), header=AIRPORTS), a_message(a_change(1)))
 
     assert (counts.acked, counts.deferred) == (2, 0)
@@ -129,7 +129,7 @@ def test_accepted_before_the_service_went_away_proves_nothing(world: World) -> N
 @pytest.mark.parametrize("before", [0, 1], ids=["first task", "a row of an earlier task is not taken either"])
 def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits(world: World, before: int) -> None:
     apply_to(world, 1, ["pilots"] * before)
-    world.writer.away = 2_000
+    world.writer.unavailable = 2_000
     began = world.clock.time
     counts = apply_to(world, 1, ["planes", "airports"])
 
@@ -224,10 +224,10 @@ def test_messages_that_came_often_are_handled_last_and_together(world: World) ->
 
 def world_of_four(world: World, process: str) -> None:
     """Let all four tables be there, known to the running process or made by an earlier one."""
-    world.start_anew(HASTY)
+    world.restart(HASTY)
     apply_to(world, 9, FOUR)
     if process == "new":
-        world.start_anew(HASTY)
+        world.restart(HASTY)
 
 
 def refuse_the_dataset(world: World) -> None:

@@ -10,12 +10,12 @@ import pytest
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
-from tests.unit.cdc_consumer.world import AIRPORTS, WIDER, World, patient_world
+from tests.unit.cdc_consumer.world import AIRPORTS, WIDER, World, retrying_world
 
 
 @pytest.fixture
 def world() -> World:
-    return patient_world()
+    return retrying_world()
 
 
 def stuck(world: World) -> None:
@@ -104,7 +104,7 @@ def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
 
 def in_a_new_process(tables_file: str = "") -> World:
     """Return a world in which nothing was ever written, and that is asked to stop after an hour of waiting."""
-    world = patient_world(tables_file)
+    world = retrying_world(tables_file)
     stuck(world)
 
     def stop_after_an_hour() -> None:
@@ -154,7 +154,7 @@ def test_bad_rows_of_several_tables_in_the_first_micro_batch_of_a_process_hold_u
 
 def test_a_service_that_is_unavailable_is_asked_for_few_rows_more_and_waited_for_as_before() -> None:
     world = in_a_new_process()
-    world.writer.away, asked = 1_000_000, []
+    world.writer.unavailable, asked = 1_000_000, []
     append = world.writer.append
 
     def count_append(definition: Any, rows: Any) -> Any:
@@ -194,7 +194,7 @@ def test_a_table_that_fails_for_a_while_or_now_and_then_has_no_bad_rows(
     rows: int, refusals: Sequence[Sequence[bool]]
 ) -> None:
     for refused in refusals:
-        world, left = patient_world(), iter(refused)
+        world, left = retrying_world(), iter(refused)
         world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
         counts = world.apply(
             a_message(*[a_change(n) for n in range(rows)], delivery_attempt=10),

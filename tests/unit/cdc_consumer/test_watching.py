@@ -22,8 +22,8 @@ LIVENESS = timedelta(minutes=15)
 class Query:
     """A streaming query of Spark's in a micro-batch that does not end, for so many looks."""
 
-    def __init__(self, looks: int, *, available: bool, failure: Exception | None = None) -> None:
-        self._looks = looks
+    def __init__(self, polls: int, *, available: bool, failure: Exception | None = None) -> None:
+        self._polls = polls
         self._failure = failure
         self.stopped = False
         self.lastProgress: object = None
@@ -31,8 +31,8 @@ class Query:
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        self._looks -= 1
-        return self._looks > 0 and not self.stopped
+        self._polls -= 1
+        return self._polls > 0 and not self.stopped
 
     def exception(self) -> Exception | None:
         return self._failure

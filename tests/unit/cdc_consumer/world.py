@@ -117,7 +117,7 @@ class World:
         self.waited.add((table, why))
         self.meanwhile()
 
-    def start_anew(self, limits: RetryLimits | None = None) -> None:
+    def restart(self, limits: RetryLimits | None = None) -> None:
         """Be another process."""
         self.memory = Memory(limits or self.limits, plan=self.plan)
 
@@ -128,7 +128,7 @@ class World:
         return [dead_letter.reason for dead_letter in self.dead_letters.kept.values()]
 
 
-def patient_world(tables_file: str = "") -> World:
+def retrying_world(tables_file: str = "") -> World:
     """Return a world that bears with tables for the usual time; a second goes by at each look at the clock."""
     world = World(limits=RetryLimits(between_calls=AT_ONCE), tables_file=tables_file)
     world.clock.ticks = timedelta(seconds=1)

@@ -89,16 +89,16 @@ def test_a_message_that_is_no_dead_letter_is_reported_as_none() -> None:
             from_message(b"junk", attributes)
 
 
-@pytest.mark.parametrize(("forced", "marks"), [(False, {}), (True, {"replay_forced": "true"})])
+@pytest.mark.parametrize(("forced", "added"), [(False, {}), (True, {"replay_forced": "true"})])
 def test_a_replayed_message_has_its_attributes_and_reports_whose_replay_it_is(
-    forced: bool, marks: dict[str, str]
+    forced: bool, added: dict[str, str]
 ) -> None:
     on_the_way = {"replay_of": "an earlier one", "replay_forced": "true", "CloudPubSubDeadLetterSourceProject": "p"}
     dead_letter = replace(
         CHANGE, attributes=dict(CHANGE.attributes) | on_the_way | {"traceparent": "00-1-2-00"}, identity=""
     )
 
-    expected = dict(CHANGE.attributes) | {"traceparent": "00-1-2-00", "replay_of": dead_letter.identity} | marks
+    expected = dict(CHANGE.attributes) | {"traceparent": "00-1-2-00", "replay_of": dead_letter.identity} | added
     assert replayed_attributes(dead_letter, forced=forced) == expected
     again = replace(dead_letter, attributes=replayed_attributes(dead_letter, forced=forced), identity="")
     assert again.identity == dead_letter.identity
@@ -107,9 +107,9 @@ def test_a_replayed_message_has_its_attributes_and_reports_whose_replay_it_is(
 @pytest.mark.parametrize(("most", "forced"), [(99, False), (98, True)])
 def test_a_replayed_message_without_room_for_its_marks_is_refused(most: int, forced: bool) -> None:
     attributes = {f"a{n}": "v" for n in range(most)}
-    marks = {"traceparent": "x"} | {"replay_of": "an earlier one"}
+    added = {"traceparent": "x"} | {"replay_of": "an earlier one"}
     found = replayed_attributes(replace(WHOLE, attributes=attributes | {"replay_of": "x"}, identity=""), forced=forced)
     assert len(found) == 100
     assert found.items() >= attributes.items()
     with pytest.raises(ValueError, match=f"it has {most + 1} attributes"):
-        replayed_attributes(replace(WHOLE, attributes=attributes | marks, identity=""), forced=forced)
+        replayed_attributes(replace(WHOLE, attributes=attributes | added, identity=""), forced=forced)

@@ -37,17 +37,17 @@ class WatchedStore(FakeDeadLetterStore):
     def __init__(self) -> None:
         super().__init__()
         self.effects = Effects()
-        self.away = 0
-        self.when_away: Callable[[], None] = lambda: None
+        self.unavailable = 0
+        self.when_unavailable: Callable[[], None] = lambda: None
         self.unheard = 0
         self.bad: str | None = None
         """The message id that it refuses with ``error``."""
         self.error: Exception = ZeroDivisionError("nobody has seen such a dead letter")
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-        if self.away:
-            self.away -= 1
-            self.when_away()
+        if self.unavailable:
+            self.unavailable -= 1
+            self.when_unavailable()
             raise TransientError("the database is away")
         if any(arrival.message_id == self.bad for arrival in arrivals):
             raise self.error
@@ -71,12 +71,14 @@ class World:
         self.metrics = CollectorMetrics(self.registry, self.clock)
         self.inbox: FakeInbox | None = None
 
-    def live(self, effects: Effects | None = None, away: int = 0, at_once: int = 3, stop: Stop | None = None) -> None:
+    def live(
+        self, effects: Effects | None = None, unavailable: int = 0, at_once: int = 3, stop: Stop | None = None
+    ) -> None:
         """Run the collector until nothing is left, or it dies."""
         stop = stop or Stop()
         self.store.effects = effects or Effects()
         self.inbox = FakeInbox(self.subscription, stop, self.store.effects, at_once)
-        self.inbox.away = away
+        self.inbox.unavailable = unavailable
         collector = Collector(self.inbox, self.store, self.metrics, self.health, self.clock, timedelta(days=90))
         collector.run(stop)
 
@@ -157,7 +159,7 @@ def test_any_lives_keep_every_dead_letter(numbers: list[int], crashes: list[int]
 def test_nothing_is_acknowledged_while_the_store_is_unavailable_and_the_service_reports_so() -> None:
     world = World()
     publish(world, 1)
-    world.store.away = 2
+    world.store.unavailable = 2
     seen: list[bool] = []
 
     class Watching(WaitedClock):
@@ -178,7 +180,7 @@ def test_pubsub_unavailable_is_waited_for() -> None:
     world = World()
     publish(world, 1)
 
-    world.live(away=2)
+    world.live(unavailable=2)
 
     assert world.dead_letters().keys() == names(1)
 
@@ -191,7 +193,7 @@ def test_a_burst_is_held_a_few_at_a_time() -> None:
 
     assert world.dead_letters().keys() == names(*range(500))
     assert world.inbox is not None
-    assert world.inbox.most_held == 7
+    assert world.inbox.most_outstanding == 7
 
 
 def test_a_dead_letter_that_no_store_can_take_holds_up_no_other() -> None:
@@ -209,7 +211,7 @@ def test_a_dead_letter_that_no_store_can_take_holds_up_no_other() -> None:
 def test_a_stop_while_the_store_is_unavailable_is_no_failure() -> None:
     world, stop = World(), Stop()
     publish(world, 1)
-    world.store.away, world.store.when_away = 1, stop.request
+    world.store.unavailable, world.store.when_unavailable = 1, stop.request
 
     world.live(stop=stop)
 

@@ -332,5 +332,5 @@ def test_options_of_a_replay(shell: Shell, options: list[str]) -> None:
     shell.world.keep(ONE, JUNK)
     assert shell.asked("replay", "--all", "--execute", *options)["sent"] == (1 if "--limit" in options else 2)
     needs_it = {ONE.identity: False, JUNK.identity: options == ["--force"]}
-    marked = {one.identity: needs_it[one.identity] for one in shell.world.publisher.published}
-    assert list(marked.values()) == shell.world.publisher.forced
+    forced = {one.identity: needs_it[one.identity] for one in shell.world.publisher.published}
+    assert list(forced.values()) == shell.world.publisher.forced

@@ -202,16 +202,16 @@ def test_where_the_settings_of_services_are_known_a_command_loads_them_and_what_
     assert "each loads the settings that it needs" in page
     assert launcher.log_of("flights") == "tail -n 20 'it'\"'\"'s here/up/flights.log'"
 
-    silent = needs_attention([away(Silence.REFUSES), away(Silence.HANGS)], None, launcher)
+    silent = needs_attention([unavailable(Silence.REFUSES), unavailable(Silence.HANGS)], None, launcher)
     assert [item.command for item in silent] == [
         launcher.log_of("flights"),
         "curl --max-time 5 http://10.0.0.1:1/readyz",
     ]
-    (without,) = needs_attention([away(Silence.REFUSES)], None, Launcher())
+    (without,) = needs_attention([unavailable(Silence.REFUSES)], None, Launcher())
     assert without.command == "curl --max-time 5 http://10.0.0.1:1/readyz"
 
 
-def away(silence: Silence) -> WatchedService:
+def unavailable(silence: Silence) -> WatchedService:
     return WatchedService(name="flights", address="http://10.0.0.1:1", polled_at=NOW, silence=silence)
 
 
@@ -479,8 +479,8 @@ def test_reads_are_open_on_this_machine_alone() -> None:
     callers = Callers(tokens=lambda: TOKENS, open_reads=True)
     assert Visit(Api(callers)).get("/dead-letters").status == 200
     assert Visit(Api(callers), host="evil.example").get("/dead-letters").status == 401
-    nobody = Visit(Api(Callers(open_reads=False))).get("/")
-    assert (nobody.status, "set API_TOKEN or API_TOKEN_FILE" in text_of(nobody)) == (403, True)
+    refused = Visit(Api(Callers(open_reads=False))).get("/")
+    assert (refused.status, "set API_TOKEN or API_TOKEN_FILE" in text_of(refused)) == (403, True)
 
 
 def test_every_page_forbids_the_browser_all_that_is_not_ours(api: Api, ada: Visit) -> None:

@@ -13,7 +13,7 @@ POD = """\
 """
 VOLUME = POD + "640 620 8:16 / /var/lib/millrace rw,relatime - ext4 /dev/sdb rw\n"
 SPACED = POD + "640 620 8:16 / /var/lib/mill\\040race rw,relatime - ext4 /dev/sdb rw\n"
-AWAY = VOLUME + "650 640 0:200 / /var/lib/millrace rw - tmpfs tmpfs rw\n"
+IN_MEMORY = VOLUME + "650 640 0:200 / /var/lib/millrace rw - tmpfs tmpfs rw\n"
 MACHINE = "26 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
 FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
 
@@ -24,7 +24,7 @@ FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
         (FILE, POD, "a container's own disk"),
         ("sqlite:////tmp/letters", VOLUME, "memory"),
         ("sqlite:////var/lib/millrace-else/letters", VOLUME, "a container's own disk"),
-        (FILE, AWAY, "memory"),
+        (FILE, IN_MEMORY, "memory"),
         (FILE, VOLUME, ""),
         ("sqlite:////var/lib/mill race/letters", SPACED, ""),
         (FILE, MACHINE, ""),

@@ -99,6 +99,6 @@ def test_a_group_is_made_of_any_detail_and_table(detail: str, table: str) -> Non
     assert group == group_of(Reason.UNEXPLAINED, table, detail)
 
 
-@pytest.mark.parametrize("piece", ["'", '"a', "1-", "12:", "column '", "\\'", "0xF", "deadbeef1"])
-def test_no_detail_takes_long(piece: str) -> None:
-    assert normalised(piece * 100_000)
+@pytest.mark.parametrize("part", ["'", '"a', "1-", "12:", "column '", "\\'", "0xF", "deadbeef1"])
+def test_no_detail_takes_long(part: str) -> None:
+    assert normalised(part * 100_000)

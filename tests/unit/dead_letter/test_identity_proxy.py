@@ -168,12 +168,12 @@ def test_unknown_keys_make_no_burst_of_requests_and_known_ones_outlive_an_outage
             proxy.who(Key("two").signed())
     assert published.asked == 1
 
-    patient = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url, again=timedelta(0)))
-    assert patient.who(OURS.signed()) == "ada@example.com"
+    reloading = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url, again=timedelta(0)))
+    assert reloading.who(OURS.signed()) == "ada@example.com"
     published.status = 500
     with pytest.raises(ValueError, match="does not publish"):
-        patient.who(Key("two").signed())
-    assert patient.who(OURS.signed()) == "ada@example.com"
+        reloading.who(Key("two").signed())
+    assert reloading.who(OURS.signed()) == "ada@example.com"
 
 
 def test_while_no_key_can_be_had_no_assertion_is_called_wrong(published: Published) -> None:

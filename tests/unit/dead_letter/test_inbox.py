@@ -47,7 +47,7 @@ class Answers:
         self.acked: list[str] = []
         self.changed = threading.Event()
         self.failures = 0
-        self.away = False
+        self.unavailable = False
 
     def __call__(self, name: str, request: Any) -> Any:
         match name:
@@ -65,7 +65,7 @@ class Answers:
             case "Acknowledge":
                 self.acked += request.ack_ids
             case "GetSubscription":
-                if self.away:
+                if self.unavailable:
                     raise FakeRpcError(grpc.StatusCode.DEADLINE_EXCEEDED)
                 return Subscription(ack_deadline_seconds=60)
             case _:
@@ -170,11 +170,11 @@ def test_after_a_silence_nothing_is_pulled_from_a_pubsub_that_answers_nothing(mo
     answers = Answers(an_answer(1))
     inbox = an_inbox(answers)
     monkeypatch.setattr("services.dead_letter.adapters.inbox._SILENCE", 0.0)
-    answers.away = True
+    answers.unavailable = True
     for _ in range(2):
         with pytest.raises(TransientError, match="DEADLINE_EXCEEDED"):
             inbox.pull(NOW)
     assert answers.asked == []
 
-    answers.away = False
+    answers.unavailable = False
     assert len(inbox.pull(NOW)) == 1

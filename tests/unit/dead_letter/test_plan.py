@@ -43,8 +43,8 @@ def committed(at: str, op: Op = "UPSERT") -> Change:
 def judged(
     kept: StoredDeadLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS
 ) -> PlannedReplay:
-    held = {} if applied is None else {ROW: str(four_sections(applied))}
-    return judge(kept, content_of(kept.dead_letter), held, now, terms)
+    sequences = {} if applied is None else {ROW: str(four_sections(applied))}
+    return judge(kept, content_of(kept.dead_letter), sequences, now, terms)
 
 
 def test_a_dead_letter_reports_of_which_row_it_is_and_how_old() -> None:

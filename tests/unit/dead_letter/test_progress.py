@@ -44,6 +44,6 @@ def _all_of(ours: int) -> bytes:
     """Return what a terminal whose other side is closed has been given; it comes in pieces."""
     shown = b""
     with suppress(OSError):  # the end of it, on Linux
-        while piece := os.read(ours, 1 << 16):
-            shown += piece
+        while part := os.read(ours, 1 << 16):
+            shown += part
     return shown

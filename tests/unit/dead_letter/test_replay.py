@@ -140,11 +140,11 @@ def test_a_replay_so_slow_that_its_claims_would_run_out_keeps_them(world: World)
     world.keep(*(a_dead_letter(a_change(n)) for n in range(20)))
     others: list[int] = []
 
-    def look(_dead_letters: Sequence[DeadLetter]) -> None:
+    def inspect(_dead_letters: Sequence[DeadLetter]) -> None:
         still = [one.id for one in world.store.in_replay_order(OPEN)]
         others.append(len(world.store.claim(still, ReplayId("other"), world.clock.now(), timedelta(0))))
 
-    world.publisher.then = look
+    world.publisher.then = inspect
     outcome = world.replay(rate=1 / 60)
     assert world.clock.now() - NOW > LEASE // timedelta(microseconds=1) * 1_000
     assert outcome.sent == 20
@@ -163,7 +163,7 @@ def test_a_stop_ends_the_replay_behind_what_is_under_way_and_lets_the_rest_go(wo
 
 def test_pubsub_unavailable_leaves_everything_open_and_free(world: World) -> None:
     world.keep(a_dead_letter(a_change(1)), a_dead_letter(a_change(2)))
-    world.publisher.away = 1
+    world.publisher.unavailable = 1
     with pytest.raises(TransientError):
         world.replay()
     assert world.states() == {State.OPEN: 2}

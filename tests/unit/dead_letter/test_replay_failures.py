@@ -125,10 +125,10 @@ def test_what_begins_to_fail_in_the_midst_ends_it_when_half_of_what_was_sent_of_
     world = failing_world(lambda one: one.key >= "[3", 1.0)  # keys are texts here: "[1]" < "[10]" < "[2]"
     world.keep(*dead_letters("planes", MANY))
     outcome = world.replay(rate=20.0)
-    well = len([one for one in dead_letters("planes", MANY) if one.key < "[3"])
+    healthy = len([one for one in dead_letters("planes", MANY) if one.key < "[3"])
 
     assert list(outcome.failing) == [cause("planes")]
-    assert well < outcome.sent < MANY
+    assert healthy < outcome.sent < MANY
 
 
 def test_fewer_than_so_many_end_nothing() -> None:

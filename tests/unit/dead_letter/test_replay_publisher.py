@@ -47,9 +47,9 @@ def topic() -> Topic:
     return Topic()
 
 
-@pytest.mark.parametrize(("forced", "mark"), [(False, {}), (True, {"replay_forced": "true"})])
+@pytest.mark.parametrize(("forced", "added"), [(False, {}), (True, {"replay_forced": "true"})])
 def test_a_replay_is_the_dead_letter_as_it_came_and_whose_it_is(
-    topic: Topic, forced: bool, mark: dict[str, str]
+    topic: Topic, forced: bool, added: dict[str, str]
 ) -> None:
     dead_letter = a_dead_letter()
     topic.publish(dead_letter, forced=forced)
@@ -58,7 +58,7 @@ def test_a_replay_is_the_dead_letter_as_it_came_and_whose_it_is(
     assert request.topic == TOPIC
     (message,) = request.messages
     assert (message.data, message.ordering_key) == (dead_letter.data, dead_letter.ordering_key)
-    assert dict(message.attributes) == dict(dead_letter.attributes) | {"replay_of": dead_letter.identity} | mark
+    assert dict(message.attributes) == dict(dead_letter.attributes) | {"replay_of": dead_letter.identity} | added
 
 
 def test_what_could_not_be_confirmed_is_published_again_and_the_rest_is_not(topic: Topic) -> None:

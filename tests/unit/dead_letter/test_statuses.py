@@ -69,8 +69,8 @@ def bigtable_reader() -> Mapping[str, object]:
 def consumer() -> Mapping[str, object]:
     """Return the document of a consumer with a table of each trouble."""
     world = World()
-    world.look(Mirror("gone", MICROS))
-    world.look(Mirror("anew", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
+    world.inspect(Mirror("gone", MICROS))
+    world.inspect(Mirror("anew", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
     notes = {"planes": WAITS, "crew": TableNote(unfit="another key"), "airports": TableNote(latest=LATEST)}
     heartbeats = {SPANNER: MICROS - 1_000_000, BIGTABLE: MICROS - 3600 * 1_000_000}
     world.take(Counts(messages=3, changes=5, tables=notes, heartbeats=heartbeats))

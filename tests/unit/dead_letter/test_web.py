@@ -255,8 +255,8 @@ def test_the_proxys_word_names_who_writes() -> None:
     assert (refused.status, "expired" in refused.message) == (401, True)
     assert "eve" not in refused.message
     assert api.post("restore", body, token=None).status == 401
-    away = Api(Callers(proxy=Proxy(TransientError("the keys cannot be had"))))
-    assert away.get("stats", headers=good).status == 503
+    unavailable = Api(Callers(proxy=Proxy(TransientError("the keys cannot be had"))))
+    assert unavailable.get("stats", headers=good).status == 503
 
 
 def test_a_header_of_a_proxy_that_is_not_set_up_means_nothing(api: Api) -> None:

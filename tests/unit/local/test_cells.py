@@ -118,13 +118,13 @@ def test_the_cells_are_those_that_were_written_and_not_deleted_since(mutations: 
                     expected[family, qualifier, timestamp] = mentioning[-1].value
 
     row = after(*mutations).row(ROW)
-    held = {
+    stored = {
         (family, qualifier, timestamp): value
         for family, cells in row.items()
         for qualifier, versions in cells.items()
         for timestamp, value in versions.items()
     }
-    assert held == expected
+    assert stored == expected
 
 
 def _speaks_of(mutation: Mutation, family: str, qualifier: bytes, timestamp: int) -> bool:

@@ -22,7 +22,7 @@ def metadata_server_gone(*_arguments: Any, **_more: Any) -> None:
     raise exceptions.TransportError("connection refused")  # type: ignore[no-untyped-call]
 
 
-AWAY = exceptions.RefreshError("internal_failure", retryable=True)  # type: ignore[no-untyped-call]
+UNAVAILABLE = exceptions.RefreshError("internal_failure", retryable=True)  # type: ignore[no-untyped-call]
 REVOKED = exceptions.RefreshError("invalid_grant: Token has been expired or revoked.")  # type: ignore[no-untyped-call]
 
 
@@ -38,7 +38,7 @@ def test_a_metadata_server_that_does_not_answer_is_an_outage(errors: Errors, mon
 @pytest.mark.parametrize(
     ("refused", "error", "message"),
     [
-        (AWAY, TransientError, "call: no access token now: internal_failure"),
+        (UNAVAILABLE, TransientError, "call: no access token now: internal_failure"),
         (REVOKED, MisconfiguredError, "revoked.; give the process credentials .gcloud auth"),
     ],
 )

@@ -93,13 +93,13 @@ def test_a_stop_ends_the_retries(pubsub: PubsubInMemory) -> None:
 
 
 def test_leases_are_kept_until_an_ack_or_a_putting_off_has_succeeded(pubsub: PubsubInMemory) -> None:
-    away = True
+    unavailable = True
 
     def answer(name: str, request: Any) -> None:
         extension = name == "ModifyAckDeadline" and request.ack_deadline_seconds == 1
         if extension:
             pubsub.extensions.release()
-        elif away:
+        elif unavailable:
             raise FakeRpcError(UNAVAILABLE)
 
     pubsub.channel.answer = answer
@@ -114,7 +114,7 @@ def test_leases_are_kept_until_an_ack_or_a_putting_off_has_succeeded(pubsub: Pub
         pubsub.extensions = threading.Semaphore(0)
         pubsub.wait_for_extensions(3)
         assert set(pubsub.channel.calls[before + 2][1].ack_ids) == {"a", "b", "c"}
-        away = False
+        unavailable = False
         leases.ack(["a"])
         leases.defer(["b"], timedelta(seconds=60))
         settled = len(pubsub.channel.calls)

@@ -82,12 +82,12 @@ async def test_failures_are_counted_and_logged_once_and_the_last_answer_stays_fo
 
 
 async def test_an_answer_of_long_ago_is_no_longer_shown_until_there_is_another_one() -> None:
-    away, shown, later = [TransientError("HTTP 503")] * 7, Shown(), Shown()
-    await watch(Answers(10, *away), shown, minutes=13)
+    failures, shown, later = [TransientError("HTTP 503")] * 7, Shown(), Shown()
+    await watch(Answers(10, *failures), shown, minutes=13)
     assert (shown.age, shown.metrics.document()) == (None, [])
 
     with capture_logs() as logs:
-        await watch(Answers(10, *away, 20), later, minutes=20)
+        await watch(Answers(10, *failures, 20), later, minutes=20)
     assert later.age == 20
     assert [line["event"] for line in logs] == ["backlog_not_read", "backlog_read_again"]
 

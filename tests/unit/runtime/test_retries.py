@@ -128,25 +128,25 @@ def test_a_retry_names_its_call_in_the_log() -> None:
     health, call = Health(), _Call()
 
     async def scenario() -> None:
-        await retried(Stop(), call.away_once)
-        await retried(Stop(), partial(call.away_once, "again"))
-        await retried(Stop(), health.attempting(call.away_once))
-        await retried(Stop(), lambda: call.away_once("more"))
+        await retried(Stop(), call.unavailable_once)
+        await retried(Stop(), partial(call.unavailable_once, "again"))
+        await retried(Stop(), health.attempting(call.unavailable_once))
+        await retried(Stop(), lambda: call.unavailable_once("more"))
         async for attempt in retrying_async(Stop(), longest_wait=SOON):
             with attempt:
-                await call.away_once()
+                await call.unavailable_once()
         async for attempt in retrying_async(Stop(), longest_wait=SOON, name="read partition p"):
             with attempt:
-                await call.away_once()
+                await call.unavailable_once()
 
     with capture_logs() as logs:
         asyncio.run(scenario())
         for attempt in retrying(Stop(), longest_wait=SOON):
             with attempt:
-                asyncio.run(call.away_once())
+                asyncio.run(call.unavailable_once())
     here = "test_a_retry_names_its_call_in_the_log"
     assert [one["call"] for one in logs if one["event"] == "call_retried"] == [
-        *["_Call.away_once"] * 3,
+        *["_Call.unavailable_once"] * 3,
         *[f"{here}.scenario"] * 2,
         "read partition p",
         here,
@@ -207,7 +207,7 @@ class _Call:
     def __init__(self) -> None:
         self._calls = 0
 
-    async def away_once(self, _how: str = "") -> None:
+    async def unavailable_once(self, _how: str = "") -> None:
         self._calls += 1
         if self._calls % 2:
             raise TransientError("away")

@@ -13,7 +13,7 @@ STEPS = (
 )  # fmt: skip
 PAUSES = ("pause", "pause all", "snapshot")
 KINDS = {"altering": ("alter", "unwatch"), "pausing": ("pause", "pause between", *PAUSES), "reshaping": ("reshape",)}
-SLOWEST_LOOK = 5.0
+SLOWEST_POLL = 5.0
 
 
 async def play(world: CapturingWorld, kinds: Collection[str]) -> None:
@@ -22,7 +22,7 @@ async def play(world: CapturingWorld, kinds: Collection[str]) -> None:
     likely = (*STEPS, *PAUSES * 2) if "pausing" in kinds else STEPS
     steps = [chance.choice(likely) for _step in range(chance.randint(5, 60))]
     left_out = [step for kind, some in KINDS.items() if kind not in kinds for step in some]
-    world.slowest_look = SLOWEST_LOOK if "pausing" in kinds else 0.0
+    world.slowest_poll = SLOWEST_POLL if "pausing" in kinds else 0.0
     world.unread = [step for kind in sorted(kinds) for step in KINDS[kind]]
     world.database.alter("a", "b", "c")
     world.database.commit(*[("insert", key, {"a": f"{key}"}) for key in KEYS])
@@ -50,7 +50,7 @@ async def happen(world: CapturingWorld, step: str) -> None:
             await world.pause_or_resume_all()
         case "snapshot":  # soon after a pause or a resumption, of which readers have not all heard
             await world.pause_or_resume()
-            await asyncio.sleep(chance.uniform(0, SLOWEST_LOOK))
+            await asyncio.sleep(chance.uniform(0, SLOWEST_POLL))
             world.begin_snapshot()
             for _commit in KEYS:
                 await happen(world, "commit")

@@ -51,7 +51,7 @@ CAPTURE_TYPES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD
 TOKENS = (PartitionToken("even"), PartitionToken("odd"))
 LEASE = timedelta(seconds=30)
 _KEY = SpannerColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1)
-_LOOK_AGAIN = 0.02
+_POLL_EVERY = 0.02
 _APART = 0.3
 """How often a record that has come does not wait for the next one."""
 
@@ -294,7 +294,7 @@ class CapturedRows:
         """The times of reads, and of how many keys."""
         self.shifted = False
         """Whether it returns the rows of other keys."""
-        self.away = False
+        self.unavailable = False
         self.refused: int | None = None
         """A key that no read may ask for."""
         self.refusals: list[int] = []
@@ -324,7 +324,7 @@ class CapturedRows:
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield the rows of some keys, two at a time."""
         self._life.step()
-        if self.away:
+        if self.unavailable:
             raise TransientError("UNAVAILABLE")
         self.reads.append((at, len(keys)))
         self.keys += keys
@@ -405,7 +405,7 @@ class CapturedStream:
                 if together:
                     yield together
                     together = []
-                await asyncio.sleep(_LOOK_AGAIN)
+                await asyncio.sleep(_POLL_EVERY)
                 if quiet % 50 == 0 and place == len(records) and query.token not in self._database.ends:
                     yield [HeartbeatRecord(now)]
 
@@ -425,7 +425,7 @@ class CapturingWorld:
     """What happens beside commits while nobody reads."""
     readers: list[tuple[Life, Stop, "asyncio.Task[None]"]] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
-    slowest_look: float = 0.0
+    slowest_poll: float = 0.0
     """How many seconds a reader's look at the pauses takes at most."""
     begun: Nanoseconds | None = None
     """The time of a snapshot whose rows have not arrived."""
@@ -444,7 +444,7 @@ class CapturingWorld:
         """Start one more reader, which is killed at a step of its own."""
         life, stop = Life(killed_at), Stop()
         self._started += 1
-        rows, looks = CapturedRows(self.database, self.chance, life, self.breaks), random.Random(self._started)
+        rows, polls = CapturedRows(self.database, self.chance, life, self.breaks), random.Random(self._started)
         self.rows.append(rows)
         usual: dict[str, Any] = {
             "owner": f"reader {self._started}",
@@ -456,7 +456,7 @@ class CapturingWorld:
             poll=timedelta(seconds=1),
             publisher=FakePublisher(self.world.topic, life, seed=self._started, room=1_000, in_order=self.orderly),
             shapes=FakeShapeStore(self.world.shapes, life),
-            pauses=FakePauseStore(self.world.pauses, life, lambda: looks.uniform(0, self.slowest_look)),
+            pauses=FakePauseStore(self.world.pauses, life, lambda: polls.uniform(0, self.slowest_poll)),
             stream=CapturedStream(self.database, self.chance, life, self.breaks, 0.0 if self.orderly else 0.3),
             rows=rows,
             table_options=lambda name: TableOptions(name=name, mode=self.mode),
@@ -480,7 +480,7 @@ class CapturingWorld:
     async def pause_or_resume(self) -> None:
         """Pause the table, or let it go on."""
         store, rows = FakePauseStore(self.world.pauses), self.world.shapes.pauses
-        if self.world.shapes.look is None:  # no reader has seen the table yet
+        if self.world.shapes.inspection is None:  # no reader has seen the table yet
             return
         if await store.pause(SINGERS):
             self.pauses.append(rows[SINGERS])
@@ -503,7 +503,7 @@ class CapturingWorld:
             self.arrived, self.begun = self.begun, None
             await FakeShapeStore(self.world.shapes).healed(SINGERS, self.arrived)
 
-    def marked(self) -> bool:
+    def pending_resync(self) -> bool:
         """Return whether the table is pending resync."""
         return any(one.table == SINGERS for one in self.world.shapes.all_requests)
 

@@ -60,8 +60,8 @@ class Completing(Generic[RowsT]):
             self.metrics,
             self.clock,
         )
-        self.held = self._owned("p")
-        self.completer = Completer(self.completion, self.held, Stop())
+        self.owned = self._owned("p")
+        self.completer = Completer(self.completion, self.owned, Stop())
 
     def of_another(self, token: str) -> Completer:
         """Return what completes updates of another partition."""
@@ -88,7 +88,7 @@ class Completing(Generic[RowsT]):
             for record in records:
                 await self.take(record)
             await self.completer.finished()
-            await self.held.confirmed()
+            await self.owned.confirmed()
 
 
 def completing(world: CapturingWorld, *, by_hand: bool = False) -> Completing[CapturedRows]:

@@ -162,7 +162,7 @@ class World:
         seed: int = 0,
         lease: timedelta = LEASE,
         recheck: timedelta = timedelta(minutes=2),
-        look: timedelta = timedelta(minutes=1),
+        inspect_every: timedelta = timedelta(minutes=1),
         poll: timedelta = timedelta(milliseconds=1),
         included: Callable[[str], bool] = lambda _table: True,
         table_options: Callable[[str], TableOptions] | None = None,
@@ -198,7 +198,7 @@ class World:
                 end=end,
                 poll=poll,
                 recheck=recheck,
-                inspect_every=look,
+                inspect_every=inspect_every,
             ),
         )
 

@@ -81,5 +81,5 @@ def test_a_value_is_whole_after_it_was_taken() -> None:
 
 
 def test_a_text_in_very_many_pieces_is_joined_once() -> None:
-    pieces = [[["x" * 1_000]]] * 5_000
-    assert merged(*pieces) == [["x" * 5_000_000]]
+    parts = [[["x" * 1_000]]] * 5_000
+    assert merged(*parts) == [["x" * 5_000_000]]

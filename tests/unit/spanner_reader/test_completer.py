@@ -252,10 +252,10 @@ async def test_a_record_that_needs_no_completing_holds_the_watermark_until_it_is
     async with one.completer.working():
         await one.take(insert)
         (publication,) = one.publisher.waiting
-        assert one.held.position == START
+        assert one.owned.position == START
         one.publisher.confirm(publication)
         await asyncio.sleep(0)
-        assert one.held.position == insert.commit_timestamp
+        assert one.owned.position == insert.commit_timestamp
 
 
 async def test_a_record_that_is_published_in_parts_holds_the_watermark_until_all_of_them_are_confirmed() -> None:
@@ -271,7 +271,7 @@ async def test_a_record_that_is_published_in_parts_holds_the_watermark_until_all
         for publication, position in zip(list(one.publisher.waiting), (START, update.commit_timestamp), strict=True):
             one.publisher.confirm(publication)
             await asyncio.sleep(0)
-            assert one.held.position == position
+            assert one.owned.position == position
 
 
 async def test_values_that_are_no_object_are_published_as_they_came() -> None:
@@ -301,21 +301,21 @@ async def test_a_change_that_has_waited_for_an_hour_is_not_published_but_read_ag
     world = a_world(0)
     world.database.commit(("update", 0, {"b": "1"}))
     one = completing(world)
-    one.rows.away = True
+    one.rows.unavailable = True
 
     async def read() -> None:
         async with one.completer.working():
             await one.take(world.database.records[TOKENS[0]][-1])
             await asyncio.sleep(60)
-            assert one.held.outstanding == 1
+            assert one.owned.outstanding == 1
             one.clock.time = Nanoseconds(START + 3_601_000_000_000)
-            one.rows.away = False
+            one.rows.unavailable = False
             await asyncio.Event().wait()  # for the next record
 
     with pytest.raises(TransientError, match="have waited"):
         await read()
     assert one.failed == [], "the query breaks off, and the reader goes on"
-    assert (world.published, one.held.outstanding, one.held.position) == ([], 0, START)
+    assert (world.published, one.owned.outstanding, one.owned.position) == ([], 0, START)
     assert one.completion.budget.used == 0
 
 
@@ -325,7 +325,7 @@ async def test_a_record_that_waits_for_room_as_its_query_breaks_off_does_not_hol
     world.database.commit(("insert", 2, {"a": "2"}))
     _inserted, update, insert = world.database.records[TOKENS[0]]
     one = completing(world)
-    one.rows.away = True
+    one.rows.unavailable = True
 
     async def read() -> None:
         async with one.completer.working():
@@ -333,12 +333,12 @@ async def test_a_record_that_waits_for_room_as_its_query_breaks_off_does_not_hol
             await asyncio.sleep(60)
             one.clock.time = Nanoseconds(START + 3_601_000_000_000)
             one.publisher.room = 0
-            one.rows.away = False
+            one.rows.unavailable = False
             await one.take(insert)
 
     with pytest.raises(TransientError, match="have waited"):
         await read()
-    assert (world.published, one.held.outstanding, one.held.position) == ([], 0, START)
+    assert (world.published, one.owned.outstanding, one.owned.position) == ([], 0, START)
 
 
 @pytest.mark.parametrize("left_out", [False, True])
@@ -349,7 +349,7 @@ async def test_behind_an_update_that_waits_no_more_is_remembered_than_there_is_r
         world.database.commit(("insert", key, {"a": "x" * 1_000_000}))
     _insert, update, *inserts = world.database.records[TOKENS[0]]
     one = completing(world)
-    one.rows.away = True
+    one.rows.unavailable = True
     taken = 0
     async with one.completer.working():
         await one.take(update)
@@ -360,7 +360,7 @@ async def test_behind_an_update_that_waits_no_more_is_remembered_than_there_is_r
                     taken += 1
         assert 14 < taken < 20
         assert one.completion.budget.used < 18_000_000
-        one.rows.away = False
+        one.rows.unavailable = False
         for insert in inserts[taken:]:
             await one.take(insert, left_out=left_out)
         await one.completer.finished()

@@ -57,7 +57,7 @@ def test_what_is_published_is_true_and_the_newest_of_each_row_ends_up_equal(
         assert {header.table for header, _change in world.published} <= {SINGERS}
         world.check_versions()
         newest = dict(sorted(world.database.truth))
-        stale = {key for key, sequence in newest.items() if world.marked() and world.may_be_dropped(sequence)}
+        stale = {key for key, sequence in newest.items() if world.pending_resync() and world.may_be_dropped(sequence)}
         mirror, rows = world.mirror(), world.database.now.watched_rows
         assert {key: mirror.get(key) for key in KEYS if key not in stale} == {
             key: rows.get(key) for key in KEYS if key not in stale
@@ -65,7 +65,7 @@ def test_what_is_published_is_true_and_the_newest_of_each_row_ends_up_equal(
         await FakePauseStore(world.world.pauses).resume(SINGERS)
         world.begin_snapshot()
         await world.end_snapshot()
-        assert not world.marked()
+        assert not world.pending_resync()
         assert world.mirror() == rows
 
     run_in_virtual_time(scenario())

@@ -111,13 +111,15 @@ async def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_p
         begins = world.partitions.rows[ROOT].start
         read = {one.table: one.read_at for one in world.snapshots.rows.values()}
         assert read["Singers"] >= begins
-        marked = [found.kind for request in world.shapes.requests.values() for found in request.findings]
+        requested = [found.kind for request in world.shapes.requests.values() for found in request.findings]
         if world.made_at <= begins:
             assert read["Albums"] >= begins
         elif everything:
-            assert marked == [], "all of it is in the stream"
+            assert requested == [], "all of it is in the stream"
         else:
-            assert marked == [SpannerResyncKind.TABLE_WATCHED], "what was in it when the stream took it up is nowhere"
+            assert requested == [SpannerResyncKind.TABLE_WATCHED], (
+                "what was in it when the stream took it up is nowhere"
+            )
 
 
 async def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table_is_read_as_it_was_then() -> None:
@@ -127,22 +129,22 @@ async def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table
     await world.start(wanted=wanted)
     assert world.partitions.rows[ROOT].start == wanted
     assert {one.table: one.read_at for one in world.snapshots.rows.values()} == {"Albums": wanted, "Singers": wanted}
-    assert world.shapes.look is not None
-    assert world.shapes.look.at == wanted
+    assert world.shapes.inspection is not None
+    assert world.shapes.inspection.at == wanted
 
 
 async def test_a_beginning_that_is_refused_leaves_nothing_behind() -> None:
     world = World(everything=True, made_before=1)
     with pytest.raises(MisconfiguredError, match="still to come"):
         await world.start(wanted=Nanoseconds(world.clock.now() + 60_000_000_000))
-    assert (world.partitions.rows, world.snapshots.rows, world.shapes.look) == ({}, {}, None)
+    assert (world.partitions.rows, world.snapshots.rows, world.shapes.inspection) == ({}, {}, None)
 
 
 async def test_what_the_tables_file_says_is_remembered_from_the_first_start_on() -> None:
     file = read_tables_file("[tables.Singers]\nignored_columns = ['Name']\n[tables.Albums]\nmode = 'history'")
     world = World(everything=True, made_before=1, file=file)
     await world.start()
-    assert world.shapes.look is not None
-    tables = world.shapes.look.tables
+    assert world.shapes.inspection is not None
+    tables = world.shapes.inspection.tables
     assert [one.name for one in tables["Singers"].columns if one.ignored] == ["Name"]
     assert [name for name, table in tables.items() if table.history] == ["Albums"]

@@ -43,11 +43,11 @@ DATA = (
 )
 
 
-def responses(*documents: str, pieces: int = 1) -> list[Any]:
+def responses(*documents: str, chunks: int = 1) -> list[Any]:
     """Return responses with these rows, each cut into so many pieces, as a response of the service may be cut."""
     made: list[Any] = []
     for document in documents:
-        size = -(-len(document) // pieces)
+        size = -(-len(document) // chunks)
         parts = [document[start : start + size] for start in range(0, len(document), size)] if size else [""]
         for number, part in enumerate(parts, start=1):
             one = PartialResultSet.pb(PartialResultSet(chunked_value=number < len(parts)))
@@ -58,9 +58,9 @@ def responses(*documents: str, pieces: int = 1) -> list[Any]:
     return made
 
 
-def decode(*documents: str, pieces: int = 1) -> list[StreamRecord]:
+def decode(*documents: str, chunks: int = 1) -> list[StreamRecord]:
     rows = StreamRows()
-    answers = responses(*documents, pieces=pieces)
+    answers = responses(*documents, chunks=chunks)
     found = [record for one in answers for some in rows.records([one.SerializeToString()]) for record in some]
     rows.end()
     return found
@@ -113,13 +113,13 @@ def test_heartbeats_and_children_are_the_same_records_as_in_googlesql() -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 3))
-def test_a_record_cut_anywhere_is_put_together_again(pieces: int, times: int) -> None:
-    assert decode(*[DATA] * times, pieces=pieces) == decode(DATA) * times
+def test_a_record_cut_anywhere_is_put_together_again(chunks: int, times: int) -> None:
+    assert decode(*[DATA] * times, chunks=chunks) == decode(DATA) * times
 
 
 def test_a_stream_cut_off_inside_a_record_is_not_complete() -> None:
     rows = StreamRows()
-    for one in responses(DATA, pieces=5)[:-1]:
+    for one in responses(DATA, chunks=5)[:-1]:
         assert list(rows.records([one.SerializeToString()])) == []
     with pytest.raises(TransientError):
         rows.end()

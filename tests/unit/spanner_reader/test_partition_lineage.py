@@ -110,10 +110,10 @@ class Lineage(RuleBasedStateMachine):
     def finish(self, owner: str, token: PartitionToken, *, again: bool = False) -> None:
         if token not in self.ends:
             return
-        held = self.believes[owner][token]
+        owned = self.believes[owner][token]
         row = self.table.rows.get(token)
-        ours = row is not None and row.owner == owner and row.fencing == held.fencing
-        added = self.now(self.stores[owner].finish(SpannerProgress(held, held.watermark), self.ends[token]))
+        ours = row is not None and row.owner == owner and row.fencing == owned.fencing
+        added = self.now(self.stores[owner].finish(SpannerProgress(owned, owned.watermark), self.ends[token]))
         assert (added is not None) == ours
         if ours:
             self.done.add(token)
@@ -122,7 +122,7 @@ class Lineage(RuleBasedStateMachine):
 
     @rule(owner=OWNERS)
     def save(self, owner: str) -> None:
-        progress = [SpannerProgress(held, held.watermark) for held in self.believes[owner].values()]
+        progress = [SpannerProgress(owned, owned.watermark) for owned in self.believes[owner].values()]
         for token in self.now(self.stores[owner].advance(progress)):
             del self.believes[owner][token]
 

@@ -40,12 +40,12 @@ def test_a_partition_is_due_when_all_its_parents_are_finished() -> None:
 
 @pytest.mark.parametrize("state", [PartitionState.CREATED, PartitionState.SCHEDULED, PartitionState.RUNNING])
 def test_a_lease_keeps_others_away_until_it_ends(state: PartitionState) -> None:
-    held = a_partition(state=state, owner="other", lease_until=NOW)
-    assert claims(held) == []
-    assert claims(replace(held, lease_until=Nanoseconds(NOW - 1))) == [A]
-    assert claims(replace(held, lease_until=None)) == [A]
-    assert claims(replace(held, owner="me")) == [A]  # a claim of our own whose answer never arrived
-    assert claims(replace(held, owner="me"), holding=(A,)) == []
+    leased = a_partition(state=state, owner="other", lease_until=NOW)
+    assert claims(leased) == []
+    assert claims(replace(leased, lease_until=Nanoseconds(NOW - 1))) == [A]
+    assert claims(replace(leased, lease_until=None)) == [A]
+    assert claims(replace(leased, owner="me")) == [A]  # a claim of our own whose answer never arrived
+    assert claims(replace(leased, owner="me"), holding=(A,)) == []
 
 
 def test_nothing_is_left_of_a_partition_past_the_end_and_the_end_itself_is_read() -> None:

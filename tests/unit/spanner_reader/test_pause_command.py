@@ -18,8 +18,8 @@ from tests.worlds.command_lines import parsed
 
 
 async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> None:
-    look = SchemaInspection(Nanoseconds(1), False, {name: TableShape(()) for name in ("Singers", "Albums")})
-    pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
+    inspection = SchemaInspection(Nanoseconds(1), False, {name: TableShape(()) for name in ("Singers", "Albums")})
+    pauses = FakePauseStore(PauseTable(shapes=Shapes(inspection)))
 
     async def command(*arguments: str) -> tuple[int, str]:
         out = io.StringIO()
@@ -38,8 +38,8 @@ async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused(
 
 
 async def test_a_table_that_is_refused_leaves_those_before_it_paused_and_they_are_named() -> None:
-    look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
-    pauses, out = FakePauseStore(PauseTable(shapes=Shapes(look))), io.StringIO()
+    inspection = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
+    pauses, out = FakePauseStore(PauseTable(shapes=Shapes(inspection))), io.StringIO()
     catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums")))
     given = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "Singers", "Albums", "--json")
     with pytest.raises(MisconfiguredError, match="no reader has seen Albums"):
@@ -49,8 +49,8 @@ async def test_a_table_that_is_refused_leaves_those_before_it_paused_and_they_ar
 
 
 async def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_with_those_that_are() -> None:
-    look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
-    pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
+    inspection = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
+    pauses = FakePauseStore(PauseTable(shapes=Shapes(inspection)))
     catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums", "Secrets")))
     words = "not among the tables that are mirrored: Secrets, nope. Those are Albums, Singers"
     given = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "nope", "Singers", "Secrets")

@@ -25,7 +25,7 @@ async def test_what_is_committed_after_a_resumption_is_published_though_the_read
     later: float,
 ) -> None:
     world = a_world(0)
-    world.slowest_look = 5.0
+    world.slowest_poll = 5.0
     world.start()
     await asyncio.sleep(20)
     for value, since in (("dropped", 20), ("last", later)):

@@ -96,8 +96,8 @@ def check_children_follow_their_parents(records: Records, topic: Topic) -> None:
     first = {sequence: index for index, sequence in reversed(list(enumerate(topic.sequences())))}
     parents = {
         (child.token, parent)
-        for parent, held in records.items()
-        for record in held
+        for parent, its_records in records.items()
+        for record in its_records
         if isinstance(record, ChildPartitionsRecord)
         for child in record.children
     }
@@ -125,7 +125,7 @@ async def live_through(
 
 
 def check_all_arrived(world: World, records: Records, end: Nanoseconds) -> None:
-    wanted = set().union(*(sequences_of(held) for held in records.values()))
+    wanted = set().union(*(sequences_of(its_records) for its_records in records.values()))
     assert set(world.topic.sequences()) == wanted
     assert world.table.rows.keys() == records.keys()
     for row in world.table.rows.values():

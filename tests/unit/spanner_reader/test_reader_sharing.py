@@ -52,7 +52,7 @@ async def test_what_the_topic_has_lost_is_in_a_resync_request_before_the_reader_
 ):
     world = await a_wide_world(T1)
     task = asyncio.create_task(world.reader(recheck=timedelta(milliseconds=20)).run(Stop()))
-    await until(lambda: world.shapes.look is not None)
+    await until(lambda: world.shapes.inspection is not None)
     world.subscriptions.error = MessagesLostError("made-up", "topic t would lose messages")
     with pytest.raises(MisconfiguredError, match="would lose messages"):
         await asyncio.wait_for(task, 60)

@@ -62,20 +62,20 @@ def test_streams_that_leave_changes_out_are_refused_with_the_statement_that_fixe
 
 def test_a_stream_from_which_transactions_can_be_excluded_is_read_and_the_fix_is_reported() -> None:
     check_stream("s", replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})))
-    look = _looked(["allow_txn_exclusion", "TRUE"], ["exclude_update", "false"])
-    assert (look.shapes.exclusions, look.leaves_out) == (frozenset(), None)
-    assert look.may_leave_out == "ALTER CHANGE STREAM s SET OPTIONS (allow_txn_exclusion = false)"
+    inspection = _inspected(["allow_txn_exclusion", "TRUE"], ["exclude_update", "false"])
+    assert (inspection.shapes.exclusions, inspection.leaves_out) == (frozenset(), None)
+    assert inspection.may_leave_out == "ALTER CHANGE STREAM s SET OPTIONS (allow_txn_exclusion = false)"
 
 
 @pytest.mark.parametrize("option", ["exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes"])
 def test_an_inspection_sees_what_the_stream_leaves_out(option: str) -> None:
-    look = _looked([option, "true"])
-    assert look.shapes.exclusions == {option}
-    assert f"ALTER CHANGE STREAM s SET OPTIONS ({option} = false)" in (look.leaves_out or "")
-    assert (_looked().shapes.exclusions, _looked().leaves_out) == (frozenset(), None)
+    inspection = _inspected([option, "true"])
+    assert inspection.shapes.exclusions == {option}
+    assert f"ALTER CHANGE STREAM s SET OPTIONS ({option} = false)" in (inspection.leaves_out or "")
+    assert (_inspected().shapes.exclusions, _inspected().leaves_out) == (frozenset(), None)
 
 
-def _looked(*options: list[object]) -> CatalogInspection:
+def _inspected(*options: list[object]) -> CatalogInspection:
     """Return a look at a stream of everything with these options: the emulator knows none of them."""
 
     class Answers:

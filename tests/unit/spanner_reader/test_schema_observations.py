@@ -27,8 +27,8 @@ async def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_reports_wh
     world = await a_world(without, whole, replace(without, commit_timestamp=Nanoseconds(FIRST + 2)))
     for time in (START, START + 1):
         world.catalog.time = time
-        look = (await world.catalog.inspect()).shapes
-        await FakeShapeStore(world.shapes).compare(look, ())
+        inspection = (await world.catalog.inspect()).shapes
+        await FakeShapeStore(world.shapes).compare(inspection, ())
     world.catalog.asked, world.catalog.time = 0, FIRST - 1_500  # a look before all of the records, and one after
     async with running(world.reader()):  # a look a minute
         await until(lambda: bool(world.shapes.requests))
@@ -73,13 +73,13 @@ async def test_a_record_without_a_column_counts_though_its_column_list_has_long_
     shapes.requests = {}
     assert saw("07:59:01", *COLUMNS) is None
     assert saw("08:05:00", *full) is None
-    away = saw("08:06:00", *COLUMNS)
-    assert away is not None
+    lacking = saw("08:06:00", *COLUMNS)
+    assert lacking is not None
     assert saw("08:06:01", *COLUMNS) is None, "once is enough, however many come"
-    assert not away.done()
+    assert not lacking.done()
     catalog.time = at("08:07:00")
     await watch.inspect_schema()
-    assert away.done()
+    assert lacking.done()
     requests = {table: [one.columns for one in request.findings] for table, request in shapes.requests.items()}
     assert requests == {"Singers": [("Born",)]}
     assert saw("08:06:02", *COLUMNS) is None, "a snapshot from after the look that found it has it all"
@@ -91,15 +91,15 @@ async def test_what_a_record_shows_is_kept_for_the_next_inspection_where_a_newer
     watch, saw = a_watch(catalog, shapes)
     catalog.time = at("08:00:00")
     await watch.inspect_schema()
-    away = saw("08:06:00", *COLUMNS)
-    assert away is not None
-    assert shapes.look is not None
-    shapes.look = replace(shapes.look, at=at("08:07:00"))
+    lacking = saw("08:06:00", *COLUMNS)
+    assert lacking is not None
+    assert shapes.inspection is not None
+    shapes.inspection = replace(shapes.inspection, at=at("08:07:00"))
     await watch.inspect_schema()
-    assert not away.done()
+    assert not lacking.done()
     catalog.time = at("08:08:00")
     await watch.inspect_schema()
-    assert away.done()
+    assert lacking.done()
     assert list(shapes.requests) == ["Singers"]
 
 
@@ -108,18 +108,18 @@ async def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_th
     world = await a_world(without, a_record(Nanoseconds(FIRST + 1), 2))
     answer = world.catalog.inspect
 
-    async def once_then_away() -> CatalogInspection:
-        world.catalog.away = world.catalog.asked == 1
+    async def once_then_unavailable() -> CatalogInspection:
+        world.catalog.unavailable = world.catalog.asked == 1
         world.catalog.silent = world.catalog.asked > 1
         return await answer()
 
-    world.catalog.inspect = once_then_away  # type: ignore[method-assign]
+    world.catalog.inspect = once_then_unavailable  # type: ignore[method-assign]
     async with running(world.reader()):
         await until(lambda: len(world.topic.changes) == 2)
     assert world.table.rows[ROOT].watermark < FIRST
     assert kinds(world) == {}
     world.catalog.inspect = answer  # type: ignore[method-assign]
-    world.catalog.away = world.catalog.silent = False
+    world.catalog.unavailable = world.catalog.silent = False
     async with running(world.reader(owner="next")):
         await until(lambda: bool(world.shapes.requests))
         await until(lambda: world.metrics.low_watermark == FIRST + 1)

@@ -46,7 +46,7 @@ class Model:
         columns = tuple(replace(c, watched=c.is_key or some is None or c.name in some) for c in table.columns)
         return TableShape(columns, watched)
 
-    def look(self, at: int) -> SchemaInspection:
+    def inspect(self, at: int) -> SchemaInspection:
         return SchemaInspection(Nanoseconds(at), self.everything, {name: self.shape(name) for name in self.tables})
 
     def do(self, operation: str, name: str, column: str, key: int) -> None:
@@ -108,8 +108,8 @@ class Model:
         """Return whether the mirror of a watched table is not equal to it."""
         names = self.shape(name).watched_names
         rows = {key: {c: row[c] for c in names} for key, row in self.tables[name].rows.items()}
-        held = {key: {c: row.get(c) for c in names} for key, row in self.mirror.get(name, {}).items()}
-        return rows != held
+        mirrored = {key: {c: row.get(c) for c in names} for key, row in self.mirror.get(name, {}).items()}
+        return rows != mirrored
 
 
 STATEMENTS = (
@@ -133,16 +133,16 @@ def test_with_an_inspection_after_every_statement_every_table_that_differs_from_
     everything: bool, steps: list[tuple[str, str, str, int]]
 ) -> None:
     model = Model(everything=everything)
-    remembered = compare(None, model.look(0)).remembered
-    marked: set[str] = set()
+    remembered = compare(None, model.inspect(0)).remembered
+    requested: set[str] = set()
     for number, step in enumerate(steps, 1):
         model.do(*step)
         if step[0] != "write":
-            comparison = compare(remembered, model.look(number))
+            comparison = compare(remembered, model.inspect(number))
             remembered = comparison.remembered
-            marked |= {one.table for one in comparison.findings}
+            requested |= {one.table for one in comparison.findings}
     watched = [name for name in model.tables if model.shape(name).watched]
-    assert [name for name in watched if model.differs(name) and name not in marked] == []
+    assert [name for name in watched if model.differs(name) and name not in requested] == []
 
 
 @given(
@@ -166,7 +166,7 @@ def test_with_a_record_after_every_statement_one_inspection_finds_every_table_th
         model.do("write", "T", "", 1 + other)
         seen = [replace(one, has_default=False) for one in model.tables["T"].columns]
         observations.append(SchemaObservation("T", tuple(seen), Nanoseconds(number)))
-    comparison = compare(None, model.look(1_000), observations[::-1])
+    comparison = compare(None, model.inspect(1_000), observations[::-1])
     assert comparison.findings or not model.differs("T")
     if all(operation in ("add", "drop column") for operation, _column, _other in steps):
         added = [column for operation, column, _other in steps if operation == "add"]
@@ -192,25 +192,25 @@ def test_records_read_late_show_what_inspections_hide_and_find_nothing_where_col
     """Of columns that a look has had before they are dropped."""
     model = Model(everything=True)
     model.do("create", "T", "", 0)
-    remembered = compare(compare(None, model.look(0)).remembered, model.look(1)).remembered
+    remembered = compare(compare(None, model.inspect(0)).remembered, model.inspect(1)).remembered
     on_their_way: list[tuple[int, SchemaObservation]] = []
-    marked = False
-    for number, (operation, column, other, looks, late) in enumerate([("write", "", False, False, 0), *steps], 1):
+    requested = False
+    for number, (operation, column, other, inspects, late) in enumerate([("write", "", False, False, 0), *steps], 1):
         if operation != "drop column" or column in remembered.tables["T"].watched_names:
             model.do(operation, "T", column, 0)
         model.do("write", "T", "", 1 + other)
         written = SchemaObservation("T", tuple(model.tables["T"].columns), Nanoseconds(10 * number))
         on_their_way.append((number + late, written))
-        if looks or number == len(steps) + 1:
+        if inspects or number == len(steps) + 1:
             arrived = [seen for when, seen in on_their_way if when <= number or number == len(steps) + 1]
             on_their_way = [(when, seen) for when, seen in on_their_way if when > number]
-            comparison = compare(remembered, model.look(10 * number + 5), arrived)
+            comparison = compare(remembered, model.inspect(10 * number + 5), arrived)
             remembered = comparison.remembered
-            marked = marked or bool(comparison.findings)
-    assert marked or not model.differs("T")
+            requested = requested or bool(comparison.findings)
+    assert requested or not model.differs("T")
     added = [column for operation, column, *_rest in steps if operation == "add"]
     dropped = {column for operation, column, *_rest in steps if operation == "drop column"}
-    assert not marked or dropped & set(added)
+    assert not requested or dropped & set(added)
 
 
 @given(steps=steps)
@@ -219,11 +219,11 @@ def test_writes_and_statements_about_other_tables_request_a_resync_of_no_table(
 ) -> None:
     model = Model(everything=True)
     model.do("create", "T", "", 1)
-    remembered = compare(None, model.look(0)).remembered
+    remembered = compare(None, model.inspect(0)).remembered
     for number, (operation, table, column, key) in enumerate(steps, 1):
         if (table == "U" and operation != "rename") or operation == "write":
             model.do(operation, table, column, key)
-            comparison = compare(remembered, model.look(number))
+            comparison = compare(remembered, model.inspect(number))
             remembered = comparison.remembered
             assert [one for one in comparison.findings if one.table == "T"] == []
 

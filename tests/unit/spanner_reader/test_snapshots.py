@@ -146,11 +146,11 @@ async def test_no_row_is_published_under_a_time_nearly_as_old_as_deletes_are_rem
 async def test_a_reader_that_finds_no_table_gives_up_none_that_was_asked_for_meanwhile() -> None:
     world = await World.requested()
     world.catalog.tables = []  # at that time the stream does not watch it
-    look_back = world.catalog.inspect_at
+    inspect_at = world.catalog.inspect_at
     asked: list[Nanoseconds] = []
 
     async def then_it_is_watched_and_asked_for(at: Nanoseconds) -> CatalogInspection | None:
-        found = await look_back(at)
+        found = await inspect_at(at)
         world.catalog.tables = [PLANES]
         world.clock.step(SECOND)
         if not asked:

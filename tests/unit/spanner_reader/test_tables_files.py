@@ -23,18 +23,18 @@ class Rollout(CapturingWorld):
         super().__init__(random.Random(1), CapturedDatabase("NEW_ROW", timedelta(days=1)), orderly=True)
         self.catalogs: dict[str, CapturedCatalog] = {}
 
-    def start_with(self, owner: str, included: Callable[[str], bool], look: timedelta = MINUTE) -> None:
+    def start_with(self, owner: str, included: Callable[[str], bool], inspect_every: timedelta = MINUTE) -> None:
         """Start a reader with a tables file, and a catalog that may be away for it alone."""
         self.world.catalog = self.catalogs[owner] = CapturedCatalog(self.database)
-        self.start(owner=owner, included=included, look=look)
+        self.start(owner=owner, included=included, inspect_every=inspect_every)
 
     async def end(self) -> None:
         """Stop the reader that was started first, and wait until it has."""
         await self.stop(0, killed=False)
 
-    async def old_and_new(self, look_of_old: timedelta = MINUTE) -> None:
+    async def old_and_new(self, inspect_old_every: timedelta = MINUTE) -> None:
         """Start a reader that leaves Singers out, which shares the partitions with one that does not."""
-        self.start_with("old file", lambda table: table != SINGERS, look_of_old)
+        self.start_with("old file", lambda table: table != SINGERS, inspect_old_every)
         await asyncio.sleep(5)
         self.start_with("new file", lambda _table: True)
         await asyncio.sleep(20)
@@ -61,11 +61,11 @@ async def test_a_snapshot_that_began_while_the_old_file_was_in_use_heals_nothing
     await world.end_snapshot()
     await asyncio.sleep(2 * UNSEEN)
     assert not world.equal(), "the old reader has dropped some"
-    assert world.marked()
+    assert world.pending_resync()
     world.begin_snapshot()
     await world.end_snapshot()
     assert world.equal()
-    assert not world.marked()
+    assert not world.pending_resync()
     await world.end()
 
 
@@ -74,7 +74,7 @@ async def test_while_files_differ_the_resync_request_moves_on_and_is_never_heale
     seconds: int,
 ) -> None:
     world = Rollout()
-    await world.old_and_new(look_of_old=timedelta(hours=1))  # dropping makes it look in time
+    await world.old_and_new(inspect_old_every=timedelta(hours=1))  # dropping makes it look in time
     for number in range(seconds // 5):
         world.write(f"{number}")
         await asyncio.sleep(4)
@@ -85,19 +85,19 @@ async def test_while_files_differ_the_resync_request_moves_on_and_is_never_heale
     await asyncio.sleep(1)
     await world.end()
     await asyncio.sleep(90)  # a look of the other
-    assert world.marked() or world.equal()
+    assert world.pending_resync() or world.equal()
     await asyncio.sleep(UNSEEN)
     world.begin_snapshot()
     await world.end_snapshot()
     assert world.equal()
-    assert not world.marked()
+    assert not world.pending_resync()
     await world.end()
 
 
 async def test_a_reader_whose_inspection_cannot_be_stored_drops_nothing_that_a_resync_request_would_not_cover() -> None:
     world = Rollout()
     await world.old_and_new()
-    world.catalogs["old file"].away = True
+    world.catalogs["old file"].unavailable = True
     await asyncio.sleep(2 * UNSEEN)
     world.write("too late to be dropped")
     await asyncio.sleep(10)

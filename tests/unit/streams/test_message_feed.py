@@ -175,8 +175,8 @@ def test_calls_share_one_budget_and_one_that_is_not_taken_from_holds_up_no_other
 
     async def scenario() -> None:
         async with asyncio.timeout(30), aclosing(portions(lambda: stuck, NAME, budget)) as untaken:
-            held = await anext(untaken)
-            assert held
+            first = await anext(untaken)
+            assert first
             assert await asyncio.gather(*map(read, calls)) == sizes
             await asyncio.to_thread(until_still, stuck)
             assert budget.used <= most / 2 + 100, "alone, it has half"

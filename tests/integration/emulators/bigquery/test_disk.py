@@ -57,12 +57,12 @@ def test_what_waits_for_an_apply_goes_on_waiting(tmp_path: Path) -> None:
         stand_in.append("t", KEY_VALUE, [change("UPSERT", "1", k=1, v="applied")])
         stand_in.control("POST", "applies/run")
         stand_in.append("t", KEY_VALUE, [change("UPSERT", "1", k=2, v="waits")])
-        marks = f"SELECT upsert_stream_apply_watermark FROM {stand_in.dataset}.INFORMATION_SCHEMA.TABLES"
-        before = stand_in.run(marks)
+        watermarks = f"SELECT upsert_stream_apply_watermark FROM {stand_in.dataset}.INFORMATION_SCHEMA.TABLES"
+        before = stand_in.run(watermarks)
 
     with running(tmp_path, signal.SIGKILL, stand_in.dataset) as again:
         assert again.run("SELECT k FROM t") == [(1,)]
-        assert again.run(marks) == before
+        assert again.run(watermarks) == before
         again.control("POST", "applies/run")
         assert again.run("SELECT k FROM t ORDER BY k") == [(1,), (2,)]
 

@@ -69,7 +69,7 @@ def test_any_history_ends_as_change_after_change_would(
     storage.create(TABLE)
     model: dict[int, tuple[int, int | None, int]] = {}  # key -> sequence, value (None: deleted), when
     value = 0
-    for changes, look, days in steps:
+    for changes, reads, days in steps:
         clock.micros += days * TOMBSTONE_MICROSECONDS // 2
         storage.accept(TABLE, rows(changes, value))
         for key, sequence, deleted in changes:
@@ -79,7 +79,7 @@ def test_any_history_ends_as_change_after_change_would(
             if known is None or sequence >= known[0]:
                 model[key] = (sequence, None if deleted else value, clock.micros)
             value += 1
-        if look:
+        if reads:
             assert read(storage) == {key: kept[1] for key, kept in model.items() if kept[1] is not None}
     assert read(storage) == {key: kept[1] for key, kept in model.items() if kept[1] is not None}
 

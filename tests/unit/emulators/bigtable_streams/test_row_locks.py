@@ -21,29 +21,29 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
 @given(HOLDERS)
 def test_no_row_is_held_twice_and_everyone_gets_a_turn(holders: list[tuple[list[bytes] | None, int]]) -> None:
     async def scene() -> None:
-        locks, held, served = RowLocks(), set[bytes](), 0
+        locks, locked, served = RowLocks(), set[bytes](), 0
 
-        async def hold(keys: list[bytes] | None) -> None:
+        async def lock(keys: list[bytes] | None) -> None:
             nonlocal served
             wanted = {b"a", b"b", b"c"} if keys is None else set(keys)
             async with locks.table() if keys is None else locks.rows(keys):
-                assert not held & wanted
-                held.update(wanted)
+                assert not locked & wanted
+                locked.update(wanted)
                 await asyncio.sleep(0)
-                held.difference_update(wanted)
+                locked.difference_update(wanted)
                 served += 1
 
-        tasks = [asyncio.create_task(hold(keys)) for keys, _ in holders]
+        tasks = [asyncio.create_task(lock(keys)) for keys, _ in holders]
         for step in range(1, 5):
             await asyncio.sleep(0)
             for task, (_, gives_up) in zip(tasks, holders, strict=True):
-                if gives_up == step and not held:
+                if gives_up == step and not locked:
                     task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
 
         assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results)
         before = served
-        await hold(None)
+        await lock(None)
         assert served == before + 1, "nothing is left held"
 
     run(scene())
