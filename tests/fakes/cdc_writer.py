@@ -121,6 +121,11 @@ class FakeAppending:
         if self._answered_after:
             writer.late.append(self)
 
+    @property
+    def table(self) -> str:
+        """Return the identity of the table that is written to."""
+        return self._definition.identity
+
     def _send(self) -> None:
         self._sent_at = self._gave_up_at = self._writer.clock.time
         self._answered_after = self._writer.answers_after.get(self._definition.identity, timedelta(0))

@@ -201,6 +201,24 @@ def test_a_table_that_could_not_be_had_while_the_service_was_away_is_in_no_troub
     assert outage <= max(delays) <= outage + 2 * ANSWERS_WITHIN + MARGIN
 
 
+def test_a_service_that_answers_again_may_answer_another_table_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply_to(world, 1, *OTHERS)
+    began, hear = world.clock.time, FakeAppending.hear
+
+    def hear_others_first(appending: FakeAppending, within: timedelta) -> Heard:
+        answered_at = timedelta(seconds=40.3 if appending.table == "planes" else 40)
+        left = max(answered_at - passed(world, began), timedelta(0))
+        world.clock.pass_time(min(left, max(within, timedelta(milliseconds=1))))
+        return hear(appending, within) if left <= within else Heard.NOTHING
+
+    monkeypatch.setattr(FakeAppending, "hear", hear_others_first)
+    counts = apply_to(world, 2, "planes")
+
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 0, ())
+
+
 def test_a_table_whose_answers_are_slow_is_in_trouble_once_and_then_waited_for(world: World) -> None:
     apply_to(world, 1, *OTHERS)
     world.writer.answers_after = dict.fromkeys(("planes", *OTHERS[:2]), timedelta(seconds=8))

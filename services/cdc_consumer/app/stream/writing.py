@@ -64,6 +64,9 @@ _ALONE: Final = 3
 _TURN: Final = timedelta(seconds=0.1)
 """For how long all lists that have no answer yet are waited for in turn, before the first has its turn again."""
 
+_BESIDE: Final = timedelta(seconds=0.5)
+"""How much longer an answer is waited for once another table has one: BigQuery may just answer again, in any order."""
+
 _PROOFS: Final = 3
 """How many rows of other tables are sent again, at most, where some give no answer."""
 
@@ -359,8 +362,8 @@ class Writing:
             if (silent or waits_long) and len(unanswered) < len(turn):
                 return True
             if silent:
-                self._judge_silence(silent, unanswered)
-                left = [one for one in left if one.under_way is not None]
+                self._judge_silence(silent, unanswered, tried)
+                left = [one for one in left if one.under_way is not None and id(one) not in tried]
             else:
                 self._proofs = None
         return False
@@ -387,12 +390,16 @@ class Writing:
             self.waiting(one.table, str(one.failing))
         return True
 
-    def _judge_silence(self, silent: Iterable[ListWrites], unanswered: Sequence[ListWrites]) -> None:
+    def _judge_silence(self, silent: Sequence[ListWrites], unanswered: Sequence[ListWrites], tried: set[int]) -> None:
         """Find out whether it is the tables that give no answer, or the service; as `_attribute_failures`."""
         now = self.clock.now()
         alone = len({one.definition.mirror_of for one in unanswered}) == 1
         proven_since = self._proven_since({one.table for one in unanswered})
+        for one in silent if proven_since != NEVER else ():
+            self._attempt(one, partial(self._hear, _BESIDE / len(silent)), tried)
         for one in silent:
+            if one.under_way is None or id(one) in tried:
+                continue
             if self.known.certain(one.definition) or one.heard_at <= proven_since:
                 self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif alone and now >= later(_beginning(one), self.limits.alone):
