@@ -143,7 +143,7 @@ def _run(console: Console, stop: Stop) -> int:
 def _create(print_line: PrintLine) -> int:
     """Make everything that services need to find, on emulators and stand-ins that others run."""
     addresses, settings = read_settings(Addresses, os.environ), read_settings(CreateSettings, os.environ)
-    wait_for(addresses, settings.patience)
+    wait_for(addresses, settings.emulators_timeout)
     settings.tables_file.write_text(tables_file())
     write_api_token(settings)
     with platform_at(addresses, settings.tables_file, create=True, before=settings.before) as made:

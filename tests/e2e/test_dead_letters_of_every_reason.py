@@ -24,7 +24,7 @@ from tests.worlds.consumer import counter, ends
 pytestmark = pytest.mark.timeout(1_800)
 
 Row = tuple[str, int]
-JUNK = PubsubMessage(data=b"\x00 no dead letter of ours", attributes={"who": "somebody"})
+JUNK = PubsubMessage(data=b"\x00 no dead letter of ours", attributes={"who": "another publisher"})
 
 
 class Everything:

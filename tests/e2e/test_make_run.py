@@ -29,7 +29,7 @@ UPSERT = {"carrier": "string", "name": "string", "_CHANGE_TYPE": "string", "_CHA
 
 def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_names_the_difference() -> None:
     variable = run_variable()
-    size = {"SOURCES": "spanner", "BEFORE": "0", "ROWS": "100", "SECONDS": "5", "RATE": "40", "PATIENCE": "20s"}
+    size = {"SOURCES": "spanner", "BEFORE": "0", "ROWS": "100", "SECONDS": "5", "RATE": "40", "CATCH_UP_TIMEOUT": "20s"}
     command = [sys.executable, "-m", "deploy.local", "run"]
     environment = child_environment(os.environ) | size | variable | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

@@ -345,7 +345,7 @@ class FakeDeadLetterStore:
             return made.stored
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
-        """Delete some dead letters that nobody needs any more."""
+        """Delete some dead letters, as the retention does."""
         with self._lock:
             old = [
                 entry

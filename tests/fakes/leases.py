@@ -72,7 +72,7 @@ class FakeLeases:
             self._there.pop(self._leased.pop(ack_id, ""), None)
 
     def release(self, ack_ids: Sequence[str]) -> None:
-        self._settle(f"give back {len(ack_ids)}", ack_ids)
+        self._settle(f"release {len(ack_ids)}", ack_ids)
         self.released += ack_ids
         self._lease_until(ack_ids, self._now)
 

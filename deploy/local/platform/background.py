@@ -183,7 +183,7 @@ class BackgroundPlatform:
                 write_settings_files(self._directory, {one.process.name: one.settings for one in services})
                 text = how_to_use(stack, self._directory)
                 sessions = processes.sessions()
-                print_line(text)  # before `up` is told that it is up, and ends
+                print_line(text)  # before `up` is notified, and ends
                 self._write(State(os.getpid(), sessions, stack.flow, text, stack.pipelines, stack.consumer.address))
                 restarts = Restarts(processes, services, SystemClock(), print_line)
                 while not stop.wait(_CHECK_EVERY):

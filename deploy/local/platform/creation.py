@@ -51,7 +51,7 @@ class CreateSettings:
     )
     api_token: str | None = setting("that token; without it a random one is made", default=None, shown=hidden)
     before: int = setting("flights that are in Spanner before its change stream is", default=0, least=0)
-    patience: timedelta = setting("how long the emulators may take to answer", default=timedelta(minutes=2))
+    emulators_timeout: timedelta = setting("how long the emulators may take to answer", default=timedelta(minutes=2))
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class ContainerSettings(RunSettings):
     rows: int = setting("flights that come first through the change stream", default=1000, least=1, most=30_000)
     seconds: int = setting("how long rows are changed after that", default=60, least=1)
     rate: int = setting("changes a second, in each source", default=30, least=1)
-    patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(minutes=8))
+    catch_up_timeout: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(minutes=8))
 
     def __post_init__(self) -> None:
         """Refuse what the compose file has no services for."""

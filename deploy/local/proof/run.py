@@ -38,7 +38,7 @@ class RunSettings:
     rows: int = setting("flights that come first through the change stream", default=3000, least=1, most=30_000)
     seconds: int = setting("how long rows are changed after that", default=30, least=1)
     rate: int = setting("changes a second, in each source", default=60, least=1)
-    patience: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=90))
+    catch_up_timeout: timedelta = setting("how long BigQuery may take to catch up", default=timedelta(seconds=90))
     seed: int = setting("which changes are made", default=2013)
 
     @property
@@ -76,7 +76,7 @@ def prove(
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
-    story = DeadLettersStory(stack, command, max(settings.patience, _COMMANDS_TIMEOUT), stop, print_line)
+    story = DeadLettersStory(stack, command, max(settings.catch_up_timeout, _COMMANDS_TIMEOUT), stop, print_line)
     with Progress(console, sides, lambda: to_be_applied(stack, sides)) as progress:
         print_line(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
         if settings.before:
@@ -86,7 +86,7 @@ def prove(
         stack.wait()
         progress.waits_for = "cdc_consumer to apply what was loaded"
         print_line(f"loaded {loaded:,} rows; waiting until all are applied")
-        wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
+        wait_until_loaded(stack, sides, settings.catch_up_timeout, stop)  # so that latencies are not those of the load
         progress.waits_for = ""
         story.begin()
         print_line(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
@@ -94,15 +94,15 @@ def prove(
         _check_goes_on(stop)
         print_line(f"writes have stopped; waiting until BigQuery equals {names}")
         progress.waits_for = "the last changes to be applied, and every row to be compared"
-        counted = timedelta(0) if meanwhile else settings.patience / 2
-        compared = _until_equal(stack, sides, settings.patience, counted, stop)
+        counted = timedelta(0) if meanwhile else settings.catch_up_timeout / 2
+        compared = _until_equal(stack, sides, settings.catch_up_timeout, counted, stop)
         progress.waits_for = "reconcile"
         reconciled = reconcile_all(launch, stack.pipelines)
         _check_goes_on(stop)
         written, missing_rows = stack.dataset.rows_written(), None
         if stack.databases:
             progress.waits_for = "delete-missing-rows"
-            timeout = max(settings.patience, _COMMANDS_TIMEOUT)
+            timeout = max(settings.catch_up_timeout, _COMMANDS_TIMEOUT)
             missing_rows = prove_missing_rows(launch, stack.databases[0], stack.dataset, timeout, stop)
             _check_goes_on(stop)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
@@ -144,7 +144,9 @@ def _change(
     with ThreadPoolExecutor(len(sides) + 2, thread_name_prefix="changes") as pool:
         dead_letters = pool.submit(story.happen)
         changing = [pool.submit(meanwhile)] if meanwhile else []
-        changing += [pool.submit(side.change, settings.pace, settings.patience, stop, print_line) for side in sides]
+        changing += [
+            pool.submit(side.change, settings.pace, settings.catch_up_timeout, stop, print_line) for side in sides
+        ]
         all_of_it: list[Future[Any]] = [dead_letters, *changing]
         done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
         if any(one.exception() for one in done):

@@ -68,20 +68,11 @@ def delete_missing_rows_command(
             check_time(mirror, before)
             print_deletion(estimate_document(parsed.table, mirror, rows.estimate(mirror, before)), parsed.json, out)
             return 0
-        clock, after = SystemClock(), settings.delete_missing_rows_after
+        clock, after, execute = SystemClock(), settings.delete_missing_rows_after, parsed.execute
         found = delete_missing_rows(
-            mirror,
-            rows,
-            writer,
-            source,
-            disk_row_buffer,
-            stop,
-            clock,
-            before=before,
-            after=after,
-            execute=parsed.execute,
+            mirror, rows, writer, source, disk_row_buffer, stop, clock, before=before, after=after, execute=execute
         )
-    document = deletion_document(parsed.table, mirror, found, queries.spent, execute=parsed.execute)
+    document = deletion_document(parsed.table, mirror, found, queries.spent, execute=execute)
     print_deletion(document, parsed.json, out)
     return exit_code(found)
 

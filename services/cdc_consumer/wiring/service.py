@@ -425,7 +425,7 @@ def watch(
         stop_tasks()
         _wait_until_idle(query)
     elif query.exception() is not None:
-        stop_tasks()  # those that wait for a service, until Spark ends them, give back what they hold
+        stop_tasks()  # those that wait for a service, until Spark ends them, release what they hold
     _raise_what_ended(query, may_end=may_end)
     query.stop()
 

@@ -120,11 +120,11 @@ def test_while_bigquery_is_unavailable_nothing_is_settled_and_then_everything_is
 
     assert counts.acked == 3
     assert world.effects.done[0] == "keep leases"
-    settling = ("ack", "keep 1 dead letters", "deferred", "give back")
+    settling = ("ack", "keep 1 dead letters", "deferred", "release")
     settled = [number for number, effect in enumerate(world.effects.done) if effect.startswith(settling)]
     assert any(effect.startswith("append") for effect in world.effects.done[: settled[0]])  # it was back by then
     assert world.effects.done[settled[0]] == "keep 1 dead letters"
-    assert not any(effect.startswith(("give back", "defer")) for effect in world.effects.done)
+    assert not any(effect.startswith(("release", "defer")) for effect in world.effects.done)
 
 
 def test_asked_to_stop_while_bigquery_is_unavailable_everything_is_released_and_no_dead_letter_kept(

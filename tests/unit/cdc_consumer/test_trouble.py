@@ -135,7 +135,7 @@ def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits
 
     assert (counts.acked, counts.deferred, world.dead_letters.kept) == (2, 0, {})
     assert world.clock.time - began > 600e9, "far longer than any limits with a table"
-    assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("defer", "release")) for effect in world.effects.done)
 
 
 def test_once_others_were_accepted_it_is_that_table_and_is_deferred_at_once(world: World) -> None:
@@ -267,7 +267,7 @@ def test_while_a_dataset_or_the_right_to_write_to_it_is_refused_all_wait_and_no_
     assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
     assert (counts.acked, counts.deferred, world.dead_letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
-    assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
+    assert not any(effect.startswith(("defer", "release")) for effect in world.effects.done)
 
 
 def test_a_refused_dataset_reports_its_fix_while_it_is_waited_for(world: World) -> None:

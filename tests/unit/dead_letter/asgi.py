@@ -74,7 +74,7 @@ def web_tools(
 
 
 class Api:
-    """The API over a world of dead letters, asked by somebody with a token."""
+    """The API over a world of dead letters, asked by a caller with a token."""
 
     def __init__(self, callers: Callers | None = None, **more: Any) -> None:
         self.world = world = World()

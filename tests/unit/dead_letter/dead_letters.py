@@ -46,7 +46,7 @@ def junk(data: bytes = b"\x00 junk", **more: Any) -> DeadLetter:
     """Return a dead letter of a message that cannot be read."""
     dead_letter = DeadLetter(
         data=data,
-        attributes={"who": "somebody"},
+        attributes={"who": "another publisher"},
         ordering_key="",
         reason=Reason.UNDECODABLE,
         detail="invalid character",

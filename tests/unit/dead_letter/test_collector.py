@@ -42,7 +42,7 @@ class WatchedStore(FakeDeadLetterStore):
         self.unheard = 0
         self.bad: str | None = None
         """The message id that it refuses with ``error``."""
-        self.error: Exception = ZeroDivisionError("nobody has seen such a dead letter")
+        self.error: Exception = ZeroDivisionError("no such dead letter has been seen")
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         if self.unavailable:
@@ -235,7 +235,7 @@ def test_settled_dead_letters_are_forgotten_when_they_are_old_and_open_ones_neve
     world.live()
     settled = [DeadLetterId(numbered(number).identity) for number in (1, 2)]
     world.store.set_state(
-        settled, State.DISCARDED, only_from=frozenset({State.OPEN}), who="somebody", now=NOON, why="a test"
+        settled, State.DISCARDED, only_from=frozenset({State.OPEN}), who="an operator", now=NOON, why="a test"
     )
 
     world.clock.move(timedelta(days=89))

@@ -218,7 +218,7 @@ def test_any_message_becomes_a_dead_letter_and_failing_again_after_a_replay_it_i
     assert abs(found.failed_at) < 1 << 63
     assert found.payload_bytes is None or 0 <= found.payload_bytes < 1 << 63
     assert received(data, attributes, ordering_key) == found
-    if found.identity != attributes.get("dead_letter_identity"):  # else somebody may have made that name up
+    if found.identity != attributes.get("dead_letter_identity"):  # else the name may be made up
         assert failed_again(found, forced).identity == found.identity
 
 
