@@ -46,19 +46,19 @@ def test_without_java_no_archive_is_made_and_the_reason_is_printed(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_of_before_is_not_used_to_make_another_and_a_java_that_ends_makes_none(tmp_path: Path) -> None:
+def test_an_older_archive_is_not_used_to_make_another_and_stays_where_java_ends(tmp_path: Path) -> None:
     (submit := tmp_path / "bin" / "spark-submit").parent.mkdir()
     submit.write_text('#!/bin/sh\necho "$@" > "$0.arguments"\nexit 1\n')
     submit.chmod(0o755)
     archive = tmp_path / class_archive().name
-    archive.write_bytes(b"of before")
+    archive.write_bytes(b"older")
     ended = make_archive(tmp_path)
 
     arguments = Path(f"{submit}.arguments").read_text()
     assert "-XX:ArchiveClassesAtExit" in arguments
     assert "-XX:SharedArchiveFile" not in arguments
     assert "Java ended with exit code 1" in ended.stderr
-    assert not archive.exists()
+    assert archive.read_bytes() == b"older"
 
 
 def make_archive(spark_home: Path, **variables: str) -> subprocess.CompletedProcess[str]:

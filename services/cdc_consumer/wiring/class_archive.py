@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -93,24 +95,23 @@ class _NothingWriter(DataSourceStreamArrowWriter):
 
 
 def main() -> int:
-    """Make the archive; where that cannot be done, say why and leave none."""
+    """Make the archive; where that cannot be done, print why and change nothing."""
     archive = class_archive()
     try:
         check_java(os.environ)
-        archive.unlink(missing_ok=True)  # of an earlier installation: Java would start with it, and then writes none
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=f"{archive.name}-") as directory:
             made = Path(directory, archive.name)
             _write(made, directory)
             made.replace(archive)
-    except (MisconfiguredError, OSError, RuntimeError, QueryFailedError) as error:
-        sys.stderr.write(f"no archive of Spark's classes, so each start takes some seconds more: {error}\n")
+    except (MisconfiguredError, OSError, RuntimeError, QueryFailedError, PySparkException, Py4JError) as error:
+        sys.stderr.write(f"no archive of Spark's classes was made, so each start takes some seconds more: {error}\n")
     else:
         sys.stdout.write(f"{archive}: {archive.stat().st_size >> 20} MB\n")
     return 0
 
 
 def _write(archive: Path, directory: str) -> None:
-    settings = spark_settings(f"local[{_TASKS}]", "1g", _TASKS)
+    settings = spark_settings(f"local[{_TASKS}]", "1g", _TASKS, archived=False)  # a Java that takes one writes none
     settings[JAVA_OPTIONS] += f' "-XX:ArchiveClassesAtExit={archive}" -Xlog:cds*=off'
     with starting_java(os.environ, settings, Stop()) as java:
         session = java.open_session()

@@ -13,7 +13,7 @@ from services.cdc_consumer.adapters.schema.unanswered import ANSWERS_WITHIN
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.ports import Heard
-from tests.builders import a_change, a_header, a_message
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.fakes.cdc_writer import NEVER, FakeAppending
 from tests.unit.cdc_consumer.world import AIRPORTS, PassingStop, World
 
@@ -201,22 +201,42 @@ def test_a_table_that_could_not_be_had_while_the_service_was_away_is_in_no_troub
     assert outage <= max(delays) <= outage + 2 * ANSWERS_WITHIN + MARGIN
 
 
+@pytest.mark.parametrize("tables", [("planes",), tuple(f"planes_{number}" for number in range(10))], ids=["one", "ten"])
+@pytest.mark.parametrize("in_parts", [False, True], ids=["at once", "in parts"])
 def test_a_service_that_answers_again_may_answer_another_table_first(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, tables: Sequence[str], in_parts: bool
 ) -> None:
     apply_to(world, 1, *OTHERS)
     began, hear = world.clock.time, FakeAppending.hear
 
     def hear_others_first(appending: FakeAppending, within: timedelta) -> Heard:
-        answered_at = timedelta(seconds=40.3 if appending.table == "planes" else 40)
-        left = max(answered_at - passed(world, began), timedelta(0))
+        is_other = appending.table in OTHERS
+        left = max(timedelta(seconds=40 if is_other else 40.3) - passed(world, began), timedelta(0))
         world.clock.pass_time(min(left, max(within, timedelta(milliseconds=1))))
-        return hear(appending, within) if left <= within else Heard.NOTHING
+        if left > within:
+            return Heard.NOTHING
+        if in_parts and not is_other and passed(world, began) < timedelta(seconds=42):
+            world.clock.pass_time(min(within, timedelta(milliseconds=10)))
+            return Heard.SOME
+        return hear(appending, within)
 
     monkeypatch.setattr(FakeAppending, "hear", hear_others_first)
-    counts = apply_to(world, 2, "planes")
+    counts = apply_to(world, 2, *tables)
 
-    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 0, ())
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (len(tables), 0, ())
+
+
+def test_a_table_of_many_column_lists_without_a_known_definition_delays_no_micro_batch_for_longer(world: World) -> None:
+    has_no_known_definition(world)
+    lists = [a_header(columns=(*PLANE_COLUMNS, (f"column_{number}", "STRING"))) for number in range(20)]
+    began = world.clock.time
+    counts = world.apply(
+        *[a_message(a_change(1, number), header=header) for number, header in enumerate(lists, 1)],
+        a_message(a_change(1), header=AIRPORTS),
+    )
+
+    assert (counts.acked, counts.tables_in_trouble) == (1, ("planes",))
+    assert passed(world, began) <= LIMITS.table + MARGIN
 
 
 def test_a_table_whose_answers_are_slow_is_in_trouble_once_and_then_waited_for(world: World) -> None:

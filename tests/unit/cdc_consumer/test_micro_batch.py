@@ -120,7 +120,7 @@ def test_while_bigquery_is_unavailable_nothing_is_settled_and_then_everything_is
 
     assert counts.acked == 3
     assert world.effects.done[0] == "keep leases"
-    settling = ("ack", "keep 1 dead letters", "deferred", "release")
+    settling = ("ack", "keep 1 dead letters", "defer", "release")
     settled = [number for number, effect in enumerate(world.effects.done) if effect.startswith(settling)]
     assert any(effect.startswith("append") for effect in world.effects.done[: settled[0]])  # it was back by then
     assert world.effects.done[settled[0]] == "keep 1 dead letters"

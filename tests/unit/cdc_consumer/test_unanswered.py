@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -41,7 +42,7 @@ class Silent:
         """Answer, late."""
         self.may_answer.set()
         for thread in threading.enumerate():
-            if thread.name == "ask table":
+            if thread.name.startswith("ask table"):
                 thread.join()
 
 
@@ -54,16 +55,14 @@ def silent() -> Silent:
 def waited(silent: Silent, monkeypatch: pytest.MonkeyPatch) -> Sequence[float]:
     """Return how long answers are waited for."""
     found: list[float] = []
-    seen: set[Future[int]] = set()
     exception = Future.exception
 
     def wait(asked: Future[int], timeout: float | None = None) -> BaseException | None:
         if timeout is not None:
             found.append(timeout)
-            while not (asked in seen or asked.done() or silent.is_asked.is_set()):
+            while not (asked.done() or silent.is_asked.is_set()):
                 time.sleep(0.001)
             silent.is_asked.clear()
-            seen.add(asked)
         return exception(asked, 0)
 
     monkeypatch.setattr(Future, "exception", wait)
@@ -83,7 +82,7 @@ def test_what_is_not_answered_is_waited_for_once_and_not_while_it_is_under_way(
             reads.ask("table", silent)
     assert reads.ask("another table", lambda: 7) == 7
     silent.answer()
-    assert waited == [5, 0.5, 0.5, 5]
+    assert waited == [5, 5]
 
 
 @pytest.mark.parametrize(("error", "then"), [(None, 30), (OSError("the call timed out"), 1)])
@@ -96,7 +95,7 @@ def test_a_late_answer_is_not_taken_and_the_next_one_is_waited_for(
     silent.answer()
     assert reads.ask("table", lambda: 2) == 2
     assert reads.ask("table", lambda: 3) == 3
-    assert waited == [5, 0.5, then, 5]
+    assert waited == [5, then, 5]
 
 
 def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: Sequence[float]) -> None:
@@ -114,19 +113,21 @@ def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: 
         lambda tables: tables.complete(PLANES, NOW, NOW),
         lambda tables: tables.set_pending_resync(PLANES, NOW),
         lambda tables: tables.note_dead_letters("planes", "", NOW),
+        lambda tables: tables.ensure(replace(PLANES, name="planes_history", instead_of="planes")),
     ],
-    ids=["ensure", "complete", "set_pending_resync", "note_dead_letters"],
+    ids=["ensure", "complete", "set_pending_resync", "note_dead_letters", "a history in its stead"],
 )
 def test_nothing_about_a_table_waits_longer_for_its_definition(
     call: Callable[[BigQueryTables], object], silent: Silent, waited: Sequence[float]
 ) -> None:
     class SilentBigQuery(FakeBigQuery):
         def get_table(self, path: object, **more: Any) -> bigquery.Table:
-            silent()
+            if str(path).endswith(".planes"):
+                silent()
             return super().get_table(path, **more)
 
     client: Any = SilentBigQuery()
     with pytest.raises(UnansweredError, match=r"table p\.d\.planes: BigQuery gives no answer"):
         call(BigQueryTables(client, "p", "d"))
-    assert waited == [5]
+    assert set(waited) == {5}
     silent.answer()

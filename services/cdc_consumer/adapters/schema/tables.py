@@ -419,7 +419,7 @@ class BigQueryTables:
         mirror = replace(definition, name=definition.instead_of)
         with suppress(NoTableError):
             path, of_what = str(self._path(mirror)), label_of(definition.mirror_of)
-            if change_labels(self._client, path, lambda found: left_out(found.labels, of_what)):
+            if change_labels(self._client, path, lambda found: left_out(found.labels, of_what), self._get):
                 fix = "a history alone is kept of its source table: drop it, or have it mirrored again and resync it"
                 structlog.get_logger().warning(LEFT_OUT, table=mirror.identity, fix=fix)
 

@@ -12,8 +12,6 @@ T = TypeVar("T")
 
 ANSWERS_WITHIN: Final = timedelta(seconds=5)
 """As `RetryLimits.table`: how long a table may delay the others of its task."""
-_STILL_RUNNING: Final = timedelta(seconds=0.5)
-"""For a call that has had no answer in time: where BigQuery answers again, its answer comes beside all others."""
 _AFTER_SILENCE: Final = timedelta(seconds=1)
 """After a call that ended without an answer. It is enough for BigQuery if all is well again."""
 _LATE: Final = timedelta(seconds=30)
@@ -48,10 +46,9 @@ class Unanswered(Generic[T]):
         left = self._left.get(what)
         if left is None:
             return self._answers_within
-        try:
-            return _LATE if left.exception(_STILL_RUNNING.total_seconds()) is None else _AFTER_SILENCE
-        except TimeoutError:
-            raise UnansweredError(f"{what}: BigQuery still gives no answer") from None
+        if not left.done():
+            raise UnansweredError(f"{what}: BigQuery still gives no answer")
+        return _LATE if left.exception() is None else _AFTER_SILENCE
 
 
 def _answer(asked: Future[T], question: Callable[[], T]) -> None:

@@ -236,9 +236,13 @@ def class_archive() -> Path:
 
 
 def spark_settings(
-    master: str, driver_memory: str, tasks: int, environ: Mapping[str, str] | None = None
+    master: str, driver_memory: str, tasks: int, environ: Mapping[str, str] | None = None, *, archived: bool = True
 ) -> dict[str, str]:
-    """Return the configuration of the session; ``environ``: of the process that starts Java."""
+    """Return the configuration of the session.
+
+    ``environ``: of the process that starts Java. ``archived``: whether Java takes classes from an archive, if there is
+    one.
+    """
     # The second compiler costs more than it wins: code is generated again in each micro-batch (`make bench`).
     one_compiler = "-XX:TieredStopAtLevel=1"
     # A heap that begins with a 64th of the machine's memory is filled before any of it is freed; what Java has to
@@ -248,7 +252,7 @@ def spark_settings(
         "GC" in (environ or {}).get(name, "") for name in _OF_ANY_JAVA
     ):  # with two collectors Java does not start
         options.append("-XX:+UseSerialGC")
-    if (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
+    if archived and (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
         options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]
     settings = {
         "spark.master": master,

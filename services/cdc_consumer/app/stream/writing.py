@@ -65,7 +65,7 @@ _TURN: Final = timedelta(seconds=0.1)
 """For how long all lists that have no answer yet are waited for in turn, before the first has its turn again."""
 
 _BESIDE: Final = timedelta(seconds=0.5)
-"""How much longer an answer is waited for once another table has one: BigQuery may just answer again, in any order."""
+"""How long to wait for the other tables once one is answered: after an outage, answers come in any order."""
 
 _PROOFS: Final = 3
 """How many rows of other tables are sent again, at most, where some give no answer."""
@@ -189,6 +189,8 @@ class Writing:
     _proofs: tuple[Nanoseconds, Mapping[str, PendingAppend]] | None = field(default=None, init=False)
     """Rows of other tables that were sent once more while some gave no answer, and when: an answer proves that it is
     those."""
+    _waited: bool = field(default=False, init=False)
+    """Whether calls that still run were given time to be answered."""
 
     @property
     def limits(self) -> RetryLimits:
@@ -395,15 +397,22 @@ class Writing:
         now = self.clock.now()
         alone = len({one.definition.mirror_of for one in unanswered}) == 1
         proven_since = self._proven_since({one.table for one in unanswered})
-        for one in silent if proven_since != NEVER else ():
-            self._attempt(one, partial(self._hear, _BESIDE / len(silent)), tried)
+        if proven_since != NEVER:
+            self._hear_others(silent, tried)
         for one in silent:
-            if one.under_way is None or id(one) in tried:
+            if one.failing is None or id(one) in tried:  # there was an answer after all
                 continue
             if self.known.certain(one.definition) or one.heard_at <= proven_since:
                 self._in_trouble(one, TableTroubleError(str(one.failing)))
             elif alone and now >= later(_beginning(one), self.limits.alone):
                 self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is unavailable)", suspected=True))
+
+    def _hear_others(self, silent: Sequence[ListWrites], tried: set[int]) -> None:
+        left, until = silent, later(self.clock.now(), _BESIDE)
+        while left and self.clock.now() < until:
+            for one in left:
+                self._attempt(one, partial(self._hear, _TURN / len(left)), tried)
+            left = [one for one in left if one.failing is not None and id(one) not in tried]
 
     def _proven_since(self, unanswered: Collection[str]) -> Nanoseconds:
         """Return when a row of another table was sent once more that is accepted by now; long ago if there is none.
@@ -431,9 +440,12 @@ class Writing:
     def _attribute_failures(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
         alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
+        unanswered = [one for one in failing if isinstance(one.failing, UnansweredError)]
         any_accepted: bool | None = None
         for one in failing:
             now, since = self.clock.now(), _beginning(one)
+            if isinstance(one.failing, UnansweredError):  # to a call that all lists of the table wait for
+                since = min(_beginning(each) for each in unanswered if each.table == one.table)
             if isinstance(one.failing, DatasetRefusedError):
                 if self._others_accepted(since, tables):  # of another dataset, so they need not wait for this one
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
@@ -573,11 +585,14 @@ class Writing:
         return None
 
     def _ensure_once_more(self, one: ListWrites) -> None:
-        """Ensure a table now that others are accepted: the service may have been away when it failed."""
+        """Ensure a table again, because others are accepted now: BigQuery may have been unavailable when it failed."""
         if not one.ensured_once_more:
             one.ensured_once_more = True
+            if isinstance(one.failing, UnansweredError) and not self._waited:
+                self._waited = True  # once for all: their calls, which still run, are answered at about the same time
+                self.stop.wait(_BESIDE)
             self._attempt(one, self._ensure, set())
-        if one.failing is not None and not isinstance(one.failing, DatasetRefusedError):
+        if one.failing is not None:
             self._in_trouble(one, TableTroubleError(str(one.failing)))
 
     def _leave_unanswered(self, one: ListWrites, error: _NoAnswerError) -> None:
