@@ -124,13 +124,13 @@ def _run(console: Console, stop: Stop) -> int:
     _check_needs()
     print_line = _timed(console)
 
-    def on_crash(process: Process) -> None:
+    def on_unexpected_end(process: Process) -> None:
         print_line(f"{process.name} died")
         stop.request()
 
     with (
         _emptied(_RUN) as directory,
-        Processes(directory, child_environment(os.environ), stop, on_crash) as processes,
+        Processes(directory, child_environment(os.environ), stop, on_unexpected_end) as processes,
     ):
         print_line(f"logs are in {directory}")
         try:

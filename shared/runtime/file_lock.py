@@ -26,7 +26,7 @@ class FileLock:
         self._refusal = refusal
 
     @contextmanager
-    def acquired(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold it while the block runs; MisconfiguredError at once where another process does, or where none can."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

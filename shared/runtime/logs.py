@@ -142,11 +142,11 @@ def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict)
     for name in ("error", "why"):
         if (code := code_of(str(event.get(name, "")))) is not None:
             event.setdefault("error_code", code)
-    event_name = event.pop("event", "")
-    if event_name in SENTENCES:
-        event["message"], event["event"] = SENTENCES[event_name], event_name
+    text = event.pop("event", "")
+    if text in SENTENCES:
+        event["message"], event["event"] = SENTENCES[text], text
     else:  # a library's words
-        event["message"] = event_name
+        event["message"] = text
     called_at = _location(event.pop("pathname", ""), event.pop("lineno", 0), event.pop("func_name", ""))
     event.setdefault(_SOURCE, called_at[_SOURCE])
     return event

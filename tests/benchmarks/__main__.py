@@ -14,6 +14,7 @@ from rich.console import Console
 from deploy.local.platform.emulators import ROOT, find_java, find_sdk
 from deploy.local.platform.processes import ProcessDiedError, Processes, StopRequestedError
 from deploy.local.platform.services import child_environment
+from deploy.local.platform.stack import PrintLine
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import stop_on_signals
@@ -27,7 +28,7 @@ from tests.benchmarks.flatness import measure_backlog, measure_flatness
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.keys import measure_keys
 from tests.benchmarks.peer import measure_java
-from tests.benchmarks.pipelines import Platform, PrintLine, running_platform
+from tests.benchmarks.pipelines import Platform, running_platform
 from tests.benchmarks.profile import show_profiles
 from tests.benchmarks.reader import measure_reader
 from tests.benchmarks.results import Measured, as_table, write_json

@@ -16,6 +16,7 @@ from deploy.local.platform import emulators
 from deploy.local.platform.emulators import ROOT, free_port
 from deploy.local.platform.processes import Process, Processes, StopRequestedError
 from deploy.local.platform.services import CONSUMER, Pipeline, Service, wait_until_ready
+from deploy.local.platform.stack import PrintLine
 from deploy.local.platform.target import BigQueryDataset
 from shared.pubsub.channels import open_channel
 from tests.benchmarks.null_write_server import STATS
@@ -26,8 +27,6 @@ TIMEOUT: Final = timedelta(minutes=5)
 _PULL_LASTS: Final = 5.5  # seconds; of the source's pull from an emulator
 SAMPLES: Final = "MILLRACE_BENCH_SAMPLES"
 """The variable that tells a sampled process where to write what it was seen doing."""
-
-PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)

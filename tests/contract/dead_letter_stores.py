@@ -117,9 +117,9 @@ class BothStores:
 
     def in_replay_order(self, selection: Selection) -> list[StoredDeadLetter]:
         """Return dead letters, which are the same in both."""
-        kept, in_fake = (list(store.in_replay_order(selection)) for store in self.all)
-        assert kept == in_fake
-        return kept
+        in_sql, in_fake = (list(store.in_replay_order(selection)) for store in self.all)
+        assert in_sql == in_fake
+        return in_sql
 
 
 @contextmanager

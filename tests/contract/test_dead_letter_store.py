@@ -126,9 +126,9 @@ def test_of_several_that_keep_the_same_at_once_none_loses_or_repeats_any(store: 
         return Kept(new=sum(one.new for one in found), again=sum(one.again for one in found), seen=0)
 
     with ThreadPoolExecutor(4) as threads:
-        kept = list(threads.map(keep, range(4)))
-    assert sum(one.new for one in kept) == 40
-    assert sum(one.again for one in kept) == 7 * 40
+        results = list(threads.map(keep, range(4)))
+    assert sum(one.new for one in results) == 40
+    assert sum(one.again for one in results) == 7 * 40
     dead_letters = list(store.in_replay_order(Selection()))
     assert [one.attempts for one in dead_letters] == [8] * 40
     assert {len(store.trail(one.id)) for one in dead_letters} == {8}

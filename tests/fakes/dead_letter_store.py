@@ -38,7 +38,7 @@ _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSE
 
 
 @dataclass
-class _Entry:
+class _Row:
     """A dead letter, and what the store knows beside it."""
 
     number: int
@@ -70,7 +70,7 @@ class FakeDeadLetterStore:
     """Dead letters in a dictionary."""
 
     def __init__(self) -> None:
-        self._dead_letters: dict[DeadLetterId, _Entry] = {}
+        self._dead_letters: dict[DeadLetterId, _Row] = {}
         self._numbers = count(1)
         self._lock = RLock()
         self._pipeline = Pipeline()
@@ -102,24 +102,24 @@ class FakeDeadLetterStore:
             for arrival in arrivals:
                 dead_letter = arrival.dead_letter
                 identity = DeadLetterId(dead_letter.identity)
-                entry = self._dead_letters.get(identity)
+                row = self._dead_letters.get(identity)
                 more = {"message_id": arrival.message_id, "reason": dead_letter.reason.value}
-                if entry is None:
-                    entry = self._dead_letters[identity] = self._new(numbers[identity], dead_letter, now)
+                if row is None:
+                    row = self._dead_letters[identity] = self._new(numbers[identity], dead_letter, now)
                     new += 1
-                    entry.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
-                elif arrival.message_id in entry.messages:
+                    row.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
+                elif arrival.message_id in row.messages:
                     seen += 1
                     continue
                 else:
                     again += 1
-                    self._fail_again(entry, dead_letter)
-                    entry.write(Action.FAILED_AGAIN, COLLECTOR, now, entry.stored.state.value, more)
-                entry.messages.add(arrival.message_id)
-                entry.stored = replace(entry.stored, attempts=entry.stored.attempts + 1)
+                    self._fail_again(row, dead_letter)
+                    row.write(Action.FAILED_AGAIN, COLLECTOR, now, row.stored.state.value, more)
+                row.messages.add(arrival.message_id)
+                row.stored = replace(row.stored, attempts=row.stored.attempts + 1)
         return Kept(new=new, again=again, seen=seen)
 
-    def _new(self, number: int, new: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Entry:
+    def _new(self, number: int, new: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Row:
         failed_at = _within_64_bits(new.failed_at)
         stored = stored_of(
             new,
@@ -132,10 +132,10 @@ class FakeDeadLetterStore:
             arrived_at=now,
             edit_of=edit_of,
         )
-        return _Entry(number, stored, now)
+        return _Row(number, stored, now)
 
-    def _fail_again(self, entry: _Entry, dead_letter: DeadLetter) -> None:
-        stored = entry.stored
+    def _fail_again(self, row: _Row, dead_letter: DeadLetter) -> None:
+        stored = row.stored
         failed_at = _within_64_bits(dead_letter.failed_at)
         if failed_at >= stored.last_failed_at:
             stored = replace(
@@ -146,14 +146,14 @@ class FakeDeadLetterStore:
                 group=group_of(dead_letter.reason, stored.table, dead_letter.detail),
                 last_failed_at=failed_at,
             )
-        lost_by = stored.claimed_by or entry.lost_by
-        entry.stored = replace(
+        lost_by = stored.claimed_by or row.lost_by
+        row.stored = replace(
             stored,
             first_failed_at=min(stored.first_failed_at, failed_at),
             state=State.DISCARDED if stored.state is State.DISCARDED else State.OPEN,
         )
-        entry.let_go()
-        entry.lost_by = lost_by
+        row.let_go()
+        row.lost_by = lost_by
 
     def get(self, dead_letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a dead letter by its id, or by how only its id begins."""
@@ -172,10 +172,7 @@ class FakeDeadLetterStore:
         place = None if after is None else tuple(int(part) for part in after.split("."))
         with self._lock:
             found = sorted(
-                (
-                    (entry.stored.last_failed_at, entry.number, line_of(entry.stored))
-                    for entry in self._chosen(selection)
-                ),
+                ((row.stored.last_failed_at, row.number, line_of(row.stored)) for row in self._chosen(selection)),
                 key=lambda each: each[:2],
                 reverse=True,
             )
@@ -186,11 +183,11 @@ class FakeDeadLetterStore:
     def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
         """Return dead letters by table, key, sequence, as each is when its turn comes."""
         with self._lock:
-            chosen = [shallow(entry) for entry in self._chosen(selection)]
+            chosen = [shallow(row) for row in self._chosen(selection)]
         chosen.sort(key=_replay_order)
-        for entry in chosen:
+        for row in chosen:
             with self._lock:
-                now = self._dead_letters.get(entry.stored.id)
+                now = self._dead_letters.get(row.stored.id)
                 stored = now.stored if now is not None and matches(selection, now.stored) else None
             if stored is not None:
                 yield stored
@@ -202,10 +199,10 @@ class FakeDeadLetterStore:
 
     def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
         """Return groups, the largest first."""
-        members: dict[GroupId, list[_Entry]] = {}
+        members: dict[GroupId, list[_Row]] = {}
         with self._lock:
-            for entry in self._chosen(selection):
-                members.setdefault(entry.stored.group, []).append(entry)
+            for row in self._chosen(selection):
+                members.setdefault(row.stored.group, []).append(row)
             found = [_group(identity, some) for identity, some in members.items()]
         return sorted(found, key=lambda group: (-group.dead_letters, -group.last_failed_at, group.id))[:limit]
 
@@ -213,16 +210,16 @@ class FakeDeadLetterStore:
         """Return of each group when its dead letters failed last."""
         found: dict[GroupId, list[int]] = {}
         with self._lock:
-            for entry in self._chosen(selection):
-                span = (entry.stored.last_failed_at - spans.since) // spans.length
+            for row in self._chosen(selection):
+                span = (row.stored.last_failed_at - spans.since) // spans.length
                 if 0 <= span < spans.count:
-                    found.setdefault(entry.stored.group, [0] * spans.count)[span] += 1
+                    found.setdefault(row.stored.group, [0] * spans.count)[span] += 1
         return found
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
         with self._lock:
-            dead_letters = [entry.stored for entry in self._dead_letters.values()]
+            dead_letters = [row.stored for row in self._dead_letters.values()]
         still_open = [one for one in dead_letters if one.state is State.OPEN]
         by_reason = Counter(one.reason for one in still_open)
         return DeadLetterStats(
@@ -243,8 +240,8 @@ class FakeDeadLetterStore:
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of dead letters."""
         with self._lock:
-            for entry in self._of(ids):
-                entry.write(action, who, now, result, {})
+            for row in self._of(ids):
+                row.write(action, who, now, result, {})
 
     def set_state(
         self,
@@ -260,13 +257,13 @@ class FakeDeadLetterStore:
         if state not in _ACTIONS:
             raise ValueError(f"only `sent` makes a dead letter {state.value}")
         with self._lock:
-            chosen = [entry for entry in self._of(ids) if entry.stored.state in only_from and not entry.is_claimed(now)]
-            for entry in chosen:
-                before = entry.stored.state.value
-                entry.let_go()
-                entry.stored = replace(entry.stored, state=state)
-                entry.write(_ACTIONS[state], who, now, why, {"before": before})
-        return [entry.stored.id for entry in chosen]
+            chosen = [row for row in self._of(ids) if row.stored.state in only_from and not row.is_claimed(now)]
+            for row in chosen:
+                before = row.stored.state.value
+                row.let_go()
+                row.stored = replace(row.stored, state=state)
+                row.write(_ACTIONS[state], who, now, why, {"before": before})
+        return [row.stored.id for row in chosen]
 
     def claim(
         self, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
@@ -275,37 +272,37 @@ class FakeDeadLetterStore:
         until = Nanoseconds(now + lease // timedelta(microseconds=1) * 1000)
         with self._lock:
             chosen = [
-                entry
-                for entry in self._of(ids)
-                if entry.stored.state is State.OPEN and (entry.stored.claimed_by == replay or not entry.is_claimed(now))
+                row
+                for row in self._of(ids)
+                if row.stored.state is State.OPEN and (row.stored.claimed_by == replay or not row.is_claimed(now))
             ]
-            for entry in chosen:
-                entry.lost_by = None
-                entry.stored = replace(entry.stored, claimed_by=replay, claimed_until=until)
-        return [entry.stored.id for entry in chosen]
+            for row in chosen:
+                row.lost_by = None
+                row.stored = replace(row.stored, claimed_by=replay, claimed_until=until)
+        return [row.stored.id for row in chosen]
 
     def sent(self, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[DeadLetterId]:
         """Say that dead letters of a claim are published."""
         done = []
         with self._lock:
-            for entry in self._of(ids):
-                if entry.stored.claimed_by == replay:
-                    entry.let_go()
-                    entry.stored = replace(entry.stored, state=State.REPLAYED, replays=entry.stored.replays + 1)
-                    entry.write(Action.REPLAYED, who, now, "confirmed by Pub/Sub", {"replay": replay})
-                    done.append(entry.stored.id)
-                elif entry.lost_by == replay:
-                    entry.lost_by = None
-                    entry.stored = replace(entry.stored, replays=entry.stored.replays + 1)
-                    entry.write(Action.REPLAYED, who, now, "failed again before this was written", {"replay": replay})
+            for row in self._of(ids):
+                if row.stored.claimed_by == replay:
+                    row.let_go()
+                    row.stored = replace(row.stored, state=State.REPLAYED, replays=row.stored.replays + 1)
+                    row.write(Action.REPLAYED, who, now, "confirmed by Pub/Sub", {"replay": replay})
+                    done.append(row.stored.id)
+                elif row.lost_by == replay:
+                    row.lost_by = None
+                    row.stored = replace(row.stored, replays=row.stored.replays + 1)
+                    row.write(Action.REPLAYED, who, now, "failed again before this was written", {"replay": replay})
         return done
 
     def release(self, replay: ReplayId) -> None:
         """Let go of everything that a replay holds."""
         with self._lock:
-            for entry in self._dead_letters.values():
-                if replay in (entry.stored.claimed_by, entry.lost_by):
-                    entry.let_go()
+            for row in self._dead_letters.values():
+                if replay in (row.stored.claimed_by, row.lost_by):
+                    row.let_go()
 
     def living(self, replay: ReplayId) -> AbstractContextManager[None]:
         """Let everyone see that a replay lives: it dies when a test says so."""
@@ -327,20 +324,20 @@ class FakeDeadLetterStore:
         """Keep an edited copy."""
         identity = DeadLetterId(copy.identity)
         with self._lock:
-            entry = self._dead_letters.get(original)
-            if entry is None:
+            row = self._dead_letters.get(original)
+            if row is None:
                 raise ValueError(f"there is no dead letter {original}")
-            if entry.stored.edited_as is not None:
-                raise ValueError(f"dead letter {original} has an edited copy already: {entry.stored.edited_as}")
-            if entry.is_claimed(now):
-                raise ValueError(f"dead letter {original} is claimed by the replay {entry.stored.claimed_by} just now")
+            if row.stored.edited_as is not None:
+                raise ValueError(f"dead letter {original} has an edited copy already: {row.stored.edited_as}")
+            if row.is_claimed(now):
+                raise ValueError(f"dead letter {original} is claimed by the replay {row.stored.claimed_by} just now")
             if identity in self._dead_letters:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
-            entry.let_go()
-            entry.stored = replace(entry.stored, state=State.SUPERSEDED, edited_as=identity)
+            row.let_go()
+            row.stored = replace(row.stored, state=State.SUPERSEDED, edited_as=identity)
             made = self._dead_letters[identity] = self._new(next(self._numbers), copy, now, edit_of=original)
             more = {"why": why, "diff": diff}
-            entry.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
+            row.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
             made.write(Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more)
             return made.stored
 
@@ -348,21 +345,21 @@ class FakeDeadLetterStore:
         """Delete some dead letters, as the retention does."""
         with self._lock:
             old = [
-                entry
-                for entry in self._dead_letters.values()
-                if entry.stored.state is not State.OPEN
-                and entry.stored.last_failed_at < before
-                and entry.last_action_at < before
+                row
+                for row in self._dead_letters.values()
+                if row.stored.state is not State.OPEN
+                and row.stored.last_failed_at < before
+                and row.last_action_at < before
             ]
-            old.sort(key=lambda entry: (entry.last_action_at, entry.number))
-            gone = [self._dead_letters.pop(entry.stored.id) for entry in old[:limit]]
+            old.sort(key=lambda row: (row.last_action_at, row.number))
+            gone = [self._dead_letters.pop(row.stored.id) for row in old[:limit]]
         return len(gone)
 
-    def _of(self, ids: Sequence[DeadLetterId]) -> list[_Entry]:
+    def _of(self, ids: Sequence[DeadLetterId]) -> list[_Row]:
         return [self._dead_letters[one] for one in dict.fromkeys(ids) if one in self._dead_letters]
 
-    def _chosen(self, selection: Selection) -> list[_Entry]:
-        return [entry for entry in self._dead_letters.values() if matches(selection, entry.stored)]
+    def _chosen(self, selection: Selection) -> list[_Row]:
+        return [row for row in self._dead_letters.values() if matches(selection, row.stored)]
 
 
 def stored_of(dead_letter: DeadLetter, **history: Any) -> StoredDeadLetter:
@@ -396,21 +393,21 @@ def matches(selection: Selection, line: DeadLetterLine) -> bool:
     )
 
 
-def _replay_order(entry: _Entry) -> tuple[str, str, str, int, int]:
-    stored = entry.stored
-    return stored.table, stored.key, sequence_order(stored.sequence), stored.first_failed_at, entry.number
+def _replay_order(row: _Row) -> tuple[str, str, str, int, int]:
+    stored = row.stored
+    return stored.table, stored.key, sequence_order(stored.sequence), stored.first_failed_at, row.number
 
 
-def _group(identity: GroupId, members: Sequence[_Entry]) -> DeadLetterGroup:
-    newest = max(members, key=lambda entry: (entry.stored.last_failed_at, entry.number)).stored
+def _group(identity: GroupId, members: Sequence[_Row]) -> DeadLetterGroup:
+    newest = max(members, key=lambda row: (row.stored.last_failed_at, row.number)).stored
     return DeadLetterGroup(
         id=identity,
         reason=newest.reason,
         table=newest.table,
         detail=normalised(newest.detail),
         dead_letters=len(members),
-        by_state=Counter(entry.stored.state for entry in members),
-        first_failed_at=min(entry.stored.first_failed_at for entry in members),
+        by_state=Counter(row.stored.state for row in members),
+        first_failed_at=min(row.stored.first_failed_at for row in members),
         last_failed_at=newest.last_failed_at,
         sample=newest.id,
     )

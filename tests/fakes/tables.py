@@ -119,7 +119,7 @@ class FakeTables:
             there = _upper([column.name for column in found.columns])
             wanted = _upper([column.name for column in definition.columns])
             if (
-                definition.column_options.changed(there, self.masks.get(name, ""), wanted)
+                definition.masked_columns.changed(there, self.masks.get(name, ""), wanted)
                 and not definition.append_only
             ):
                 self.effects.note(f"masks of {name} changed")
@@ -138,7 +138,7 @@ class FakeTables:
             if missing:
                 self.effects.note(f"widen {name}")
                 self.there[name] = replace(found, columns=(*found.columns, *missing))
-        self.masks[name] = definition.column_options.label(_upper([column.name for column in self.there[name].columns]))
+        self.masks[name] = definition.masked_columns.label(_upper([column.name for column in self.there[name].columns]))
         self._leave_out(definition)
         return self.there[name]
 

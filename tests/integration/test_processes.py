@@ -76,11 +76,11 @@ def test_a_process_that_dies_is_reported_at_once_with_the_end_of_its_log(tmp_pat
     reported = threading.Event()
     dead: list[Process] = []
 
-    def on_crash(process: Process) -> None:
+    def on_unexpected_end(process: Process) -> None:
         dead.append(process)
         reported.set()
 
-    with Processes(tmp_path, os.environ, on_crash=on_crash) as processes:
+    with Processes(tmp_path, os.environ, on_unexpected_end=on_unexpected_end) as processes:
         processes.start("short_lived", ["sh", "-c", "echo the last words; exit 3"])
         assert reported.wait(10)
 

@@ -24,7 +24,7 @@ from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.builders import a_change
-from tests.unit.dead_letter import dead_letters
+from tests.unit.dead_letter.dead_letters import a_dead_letter as a_dead_letter_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "millrace-test"
@@ -118,7 +118,7 @@ class DeadLetterService:
 
 
 def a_dead_letter(number: int, size: int = 200) -> DeadLetter:
-    return dead_letters.a_dead_letter(a_change(number), data=b"%d " % number + b"x" * size)
+    return a_dead_letter_of(a_change(number), data=b"%d " % number + b"x" * size)
 
 
 def counted(dead_letters: Sequence[DeadLetter]) -> Mapping[str, int]:

@@ -52,10 +52,10 @@ def is_applied(change: Change, consumer: Endpoint, dataset: BigQueryDataset) -> 
     A later change of the same table by another program can pass for it; of a DELETE of several rows, the first does.
     """
     since = Nanoseconds(change.committed // 1000 * 1000)  # a mirror has microseconds
-    for table in consumer.status().get("tables", ()):
-        if table["table"].casefold() == change.table.casefold():  # as Spanner compares names
-            applied = table["committed"] is not None and parse_timestamp(table["committed"]) >= since
-            return applied and (not change.rows or _rows_since(dataset, table["table"], since) >= change.rows)
+    for state in consumer.status().get("tables", ()):
+        if state["table"].casefold() == change.table.casefold():  # as Spanner compares names
+            applied = state["committed"] is not None and parse_timestamp(state["committed"]) >= since
+            return applied and (not change.rows or _rows_since(dataset, state["table"], since) >= change.rows)
     return False
 
 

@@ -148,7 +148,7 @@ class Processes:
     """The processes of one owner, with their logs in one directory; all of them end when the block does.
 
     ``environment`` is what every process gets, each adding its own. A process that ends unasked is told to
-    ``on_crash`` at once, from a thread, and to the owner by `check`.
+    ``on_unexpected_end`` at once, from a thread, and to the owner by `check`.
     """
 
     def __init__(
@@ -156,12 +156,12 @@ class Processes:
         directory: Path,
         environment: Mapping[str, str],
         stop: Stop | None = None,
-        on_crash: Callable[[Process], None] | None = None,
+        on_unexpected_end: Callable[[Process], None] | None = None,
     ) -> None:
         self.directory = directory
         self.stop = stop or Stop()
         self.environment = environment
-        self._on_crash = on_crash
+        self._on_unexpected_end = on_unexpected_end
         self._running: list[tuple[Process, threading.Thread]] = []
         self._dead: list[Process] = []
         directory.mkdir(parents=True, exist_ok=True)
@@ -234,8 +234,8 @@ class Processes:
         if not process.expected_to_end:
             self._dead.append(process)
             guard.kill_session(process.session)
-            if self._on_crash is not None:
-                self._on_crash(process)
+            if self._on_unexpected_end is not None:
+                self._on_unexpected_end(process)
 
 
 def wait_until(

@@ -39,7 +39,7 @@ class SpannerSide:
     def __init__(self, stack: Stack, workloads: Sequence[Workload]) -> None:
         """``workloads`` are those of the stack's databases, in their order."""
         self._dataset = stack.dataset
-        self._workloads = list(zip(stack.databases, workloads, strict=True))
+        self._sources = list(zip(stack.databases, workloads, strict=True))
         self._changes: Counter[str] = Counter()
         self._latencies = Latencies([], 0, 0)
         self._columns: Sequence[ColumnStory] = ()
@@ -49,7 +49,7 @@ class SpannerSide:
         self._meanwhile: Counter[str] = Counter()
         self._written: dict[str, dict[Key, list[tuple[Nanoseconds, Row | None]]]] = {}
         """Every version of the tables that have a history."""
-        for source, workload in self._workloads:  # they are there: here the model learns of them
+        for source, workload in self._sources:  # they are there: here the model learns of them
             for transaction in workload.before():
                 self._committed(transaction, Nanoseconds(0))
                 self._before[source.demo.name] += sum(transaction.changes.values())
@@ -58,7 +58,7 @@ class SpannerSide:
         """Commit the rows that come first through the change stream; and change others that a snapshot is taken of."""
         committed = 0
         coming: list[Iterator[tuple[Source, Transaction]]] = []
-        for source, workload in self._workloads:
+        for source, workload in self._sources:
             coming.append(zip(repeat(source), workload.load()))
             if self._before[source.demo.name]:
                 coming.append(zip(repeat(source), workload.changes(_CHANGES_MEANWHILE)))
@@ -82,7 +82,7 @@ class SpannerSide:
         A third of them made, or half of the time over, each database gets its column.
         """
         self._began, done, added = time.monotonic(), 0, False
-        tables = {table: rows for _, workload in self._workloads for table, rows in workload.tables.items()}
+        tables = {table: rows for _, workload in self._sources for table, rows in workload.tables.items()}
         every = pace.sampled(_CHANGES_A_TRANSACTION)
         calls = ((one, sum(one[1].changes.values())) for one in self._mixed(pace.changes))
         with LatencyProbe(self._dataset, KEYS, every, stop) as probe, AddedColumns(self._dataset) as columns:
@@ -104,10 +104,10 @@ class SpannerSide:
 
     def compare(self) -> Sequence[Compared]:
         """Read every table whole on both sides, histories included, and compare."""
-        others: list[Sequence[str]] = [list(self._beside), *[()] * len(self._workloads)]
+        others: list[Sequence[str]] = [list(self._beside), *[()] * len(self._sources)]
         return [
             self._compare(source, [*source.demo.keys, *more])
-            for (source, _), more in zip(self._workloads, others, strict=False)
+            for (source, _), more in zip(self._sources, others, strict=False)
         ]
 
     def found(self, databases: Sequence[Compared]) -> SideFound:
@@ -123,13 +123,13 @@ class SpannerSide:
     def to_apply(self) -> int:
         """Return how many changes are committed; those that also go into a history count twice."""
         changes = dict(self._changes)
-        in_histories = sum(changes.get(table, 0) for source, _ in self._workloads for table in source.demo.histories)
+        in_histories = sum(changes.get(table, 0) for source, _ in self._sources for table in source.demo.histories)
         return sum(changes.values()) + in_histories
 
     def figures(self) -> Sequence[Figures]:
         """Return how far each database has come."""
         figures = []
-        for source, _ in self._workloads:
+        for source, _ in self._sources:
             reader = source.reader.metrics()
             before = self._before[source.demo.name]
             written = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
@@ -152,20 +152,20 @@ class SpannerSide:
         return int(source.reader.metrics()[_SNAPSHOT_ROWS])
 
     def _add_columns(self, columns: AddedColumns, print_line: PrintLine) -> None:
-        for source, workload in self._workloads:
+        for source, workload in self._sources:
             columns.add(source.database, workload)
             column = workload.demo.added
             print_line(f"added column {column.name} to {column.table}; changes carry it from now on")
 
     def _mixed(self, wanted: int) -> Iterator[tuple[Source, Transaction]]:
         """Yield the transactions of all databases, each having its share of the changes at any time."""
-        coming = [workload.changes(wanted) for _, workload in self._workloads]
-        done = [0] * len(self._workloads)
+        coming = [workload.changes(wanted) for _, workload in self._sources]
+        done = [0] * len(self._sources)
         while sum(done) < wanted:
-            turn = min(range(len(self._workloads)), key=lambda number: done[number] / _SHARES[number])
+            turn = min(range(len(self._sources)), key=lambda number: done[number] / _SHARES[number])
             transaction = next(coming[turn])
             done[turn] += sum(transaction.changes.values())
-            yield self._workloads[turn][0], transaction
+            yield self._sources[turn][0], transaction
 
     def _compare(self, source: Source, names: Sequence[str]) -> Compared:
         tables = compare_tables(source.database, self._dataset, names)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(1_800)
 TIMEOUT = timedelta(minutes=5)
 
 
-class Asked:
+class Answered:
     """What a command of a service has said."""
 
     def __init__(self, rig: Rig, service: str, *words: str, settings: Mapping[str, str]) -> None:
@@ -25,12 +25,12 @@ class Asked:
         self.code, self.text = done.returncode, done.stdout
 
 
-def ask_reader(rig: Rig, *words: str) -> Asked:
-    return Asked(rig, "spanner_reader", *words, settings=rig.pipeline.reader_environment())
+def ask_reader(rig: Rig, *words: str) -> Answered:
+    return Answered(rig, "spanner_reader", *words, settings=rig.pipeline.reader_environment())
 
 
-def ask_consumer(rig: Rig, consumer: Service, *words: str) -> Asked:
-    return Asked(rig, "cdc_consumer", "status", "--address", consumer.address, *words, settings={})
+def ask_consumer(rig: Rig, consumer: Service, *words: str) -> Answered:
+    return Answered(rig, "cdc_consumer", "status", "--address", consumer.address, *words, settings={})
 
 
 def states(rig: Rig, consumer: Service) -> Mapping[str, str]:

@@ -244,7 +244,7 @@ def test_a_change_log_that_would_hold_what_a_mirror_masks_is_refused() -> None:
 
 def test_a_label_has_how_columns_are_masked_and_changes_only_with_that() -> None:
     def options(text: str = FILE, key: MaskKey = KEY) -> Any:
-        return mirror_of(text, CUSTOMERS, key).column_options
+        return mirror_of(text, CUSTOMERS, key).masked_columns
 
     there = {"ID", "EMAIL_DIGEST", "PHONE", "NAME"}
     label = options().label(there)

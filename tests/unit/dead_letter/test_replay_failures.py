@@ -50,7 +50,7 @@ def failing_world(bad: Any, after: float = 2.0) -> World:
     return world
 
 
-def dead_letters(table: str, count: int) -> Sequence[DeadLetter]:
+def dead_letters_of(table: str, count: int) -> Sequence[DeadLetter]:
     """Return dead letters of one cause."""
     return [a_dead_letter(a_change(n), a_header(table)) for n in range(count)]
 
@@ -69,7 +69,7 @@ def is_quick(outcome: Outcome, world: World) -> bool:
 @pytest.mark.parametrize("after", [0.1, 2.0, 4.9])
 def test_where_everything_comes_back_no_more_than_a_sample_is_sent(after: float, rate: float | None) -> None:
     world = failing_world(lambda _one: True, after)
-    world.keep(*dead_letters("planes", MANY))
+    world.keep(*dead_letters_of("planes", MANY))
     outcome = world.replay(rate=rate)
 
     assert (outcome.sent, outcome.failed_again, outcome.stopped) == (SAMPLE, SAMPLE, False)
@@ -81,13 +81,13 @@ def test_where_everything_comes_back_no_more_than_a_sample_is_sent(after: float,
 
 def test_where_nothing_comes_back_it_waits_once_for_each_cause() -> None:
     world = failing_world(lambda _one: False)
-    world.keep(*dead_letters("planes", MANY))
+    world.keep(*dead_letters_of("planes", MANY))
     outcome = world.replay(rate=None)
     assert is_quick(outcome, world)
     assert outcome.failing == {}
 
     several = failing_world(lambda _one: False)
-    several.keep(*dead_letters("pilots", 100), *dead_letters("planes", 100), *dead_letters("seats", SAMPLE))
+    several.keep(*dead_letters_of("pilots", 100), *dead_letters_of("planes", 100), *dead_letters_of("seats", SAMPLE))
     assert several.replay(rate=None).sent == 200 + SAMPLE
     waited = (several.clock.now() - NOW) / 1e9
     assert waited == pytest.approx(2 * TIME_TO_COME_BACK.total_seconds())
@@ -96,16 +96,16 @@ def test_where_nothing_comes_back_it_waits_once_for_each_cause() -> None:
 @pytest.mark.parametrize(("there", "limit"), [(SAMPLE, None), (100, SAMPLE)], ids=["few dead letters", "a limit"])
 def test_what_is_no_more_than_the_sample_is_not_waited_for(there: int, limit: int | None) -> None:
     world = failing_world(lambda _one: True)
-    world.keep(*dead_letters("planes", there))
+    world.keep(*dead_letters_of("planes", there))
     assert world.replay(rate=None, limit=limit).sent == SAMPLE
     assert world.clock.now() == NOW
 
 
 def test_a_few_that_fail_among_many_end_nothing() -> None:
     chance = random.Random(3)
-    bad = {one.identity for one in dead_letters("planes", MANY) if chance.random() < 0.2}
+    bad = {one.identity for one in dead_letters_of("planes", MANY) if chance.random() < 0.2}
     world = failing_world(lambda one: one.identity in bad, 0.4)
-    world.keep(*dead_letters("planes", MANY))
+    world.keep(*dead_letters_of("planes", MANY))
     outcome = world.replay(rate=100.0)
 
     assert (outcome.sent, outcome.failing) == (MANY, {})
@@ -114,7 +114,7 @@ def test_a_few_that_fail_among_many_end_nothing() -> None:
 
 def test_a_cause_that_fails_behind_others_that_are_healthy_ends_it_with_its_own_sample() -> None:
     world = failing_world(lambda one: one.table == "seats")
-    world.keep(*dead_letters("planes", 300), *dead_letters("seats", 300), *dead_letters("ticks", 300))
+    world.keep(*dead_letters_of("planes", 300), *dead_letters_of("seats", 300), *dead_letters_of("ticks", 300))
     outcome = world.replay(rate=None)
 
     assert (outcome.sent, outcome.failing) == (300 + SAMPLE, {cause("seats"): SAMPLE})
@@ -123,26 +123,26 @@ def test_a_cause_that_fails_behind_others_that_are_healthy_ends_it_with_its_own_
 
 def test_what_begins_to_fail_in_the_midst_ends_it_when_half_of_what_was_sent_of_late_has_come_back() -> None:
     world = failing_world(lambda one: one.key >= "[3", 1.0)  # keys are texts here: "[1]" < "[10]" < "[2]"
-    world.keep(*dead_letters("planes", MANY))
+    world.keep(*dead_letters_of("planes", MANY))
     outcome = world.replay(rate=20.0)
-    healthy = len([one for one in dead_letters("planes", MANY) if one.key < "[3"])
+    healthy = len([one for one in dead_letters_of("planes", MANY) if one.key < "[3"])
 
     assert list(outcome.failing) == [cause("planes")]
     assert healthy < outcome.sent < MANY
 
 
 def test_fewer_than_so_many_end_nothing() -> None:
-    in_order = sorted(dead_letters("planes", 100), key=lambda one: one.key)
+    in_order = sorted(dead_letters_of("planes", 100), key=lambda one: one.key)
     bad = {one.identity for one in in_order[: TOO_MANY - 1]}
     world = failing_world(lambda one: one.identity in bad)
-    world.keep(*dead_letters("planes", 100))
+    world.keep(*dead_letters_of("planes", 100))
     outcome = world.replay(rate=None)
     assert (outcome.sent, outcome.failing, outcome.failed_again) == (100, {}, TOO_MANY - 1)
 
 
 def test_a_stop_while_the_sample_is_waited_for_ends_it_at_once() -> None:
     world = failing_world(lambda _one: False)
-    world.keep(*dead_letters("planes", 100))
+    world.keep(*dead_letters_of("planes", 100))
     world.publisher.then = lambda _dead_letters: world.clock.request()
     outcome = world.replay(rate=None)
     assert (outcome.stopped, outcome.sent, outcome.left_open) == (True, SAMPLE, 80)

@@ -14,7 +14,7 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors, update_fields
-from services.cdc_consumer.core.schema.column_marks import MASKS
+from services.cdc_consumer.core.schema.masked_columns import MASKS
 from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD, TableTroubleError
 from shared.contracts.mirrors import MIRROR_OF
 

@@ -14,7 +14,7 @@ from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from services.cdc_consumer.adapters.schema.tables import as_found, check_dataset
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
-from services.cdc_consumer.core.schema.column_marks import MASKS
+from services.cdc_consumer.core.schema.masked_columns import MASKS
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn, beside
 from services.cdc_consumer.core.types.types import DATE, NUMERIC, STRING, TIMESTAMP, ColumnType
 from services.cdc_consumer.ports import (
@@ -74,7 +74,7 @@ class BigQueryMirrorTables:
             raise MisconfiguredError("mirror-has-other-columns", error.detail) from error
         except TableTroubleError as error:
             raise MisconfiguredError("mirror-has-other-columns", str(error)) from error
-        if why := definition.column_options.changed({name.upper() for name in names}, found.labels.get(MASKS, ""), ()):
+        if why := definition.masked_columns.changed({name.upper() for name in names}, found.labels.get(MASKS, ""), ()):
             raise MisconfiguredError(
                 "mirror-masks-differ",
                 f"table {path} was written with other masks than this command has: {why}. Give the command the "

@@ -54,7 +54,7 @@ from services.cdc_consumer.adapters.schema.dataset_defaults import (
 from services.cdc_consumer.adapters.schema.history_views import HistoryViews
 from services.cdc_consumer.adapters.schema.unanswered import ANSWERS_WITHIN, Unanswered
 from services.cdc_consumer.adapters.schema.write_rights import WriteRights
-from services.cdc_consumer.core.schema.column_marks import MASKS
+from services.cdc_consumer.core.schema.masked_columns import MASKS
 from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
@@ -298,7 +298,7 @@ class BigQueryTables:
         if definition.max_staleness is not None:
             table.max_staleness = interval_text(definition.max_staleness)
         table.clustering_fields = list(definition.clustering)
-        table.labels = _labels(definition) | mask_label({}, definition.column_options.label(_upper(definition.columns)))
+        table.labels = _labels(definition) | mask_label({}, definition.masked_columns.label(_upper(definition.columns)))
         if default_collation(dataset):
             table = case_sensitive(table)
         created = self._client.create_table(table, **ONE_CALL)
@@ -316,11 +316,11 @@ class BigQueryTables:
     def _masked(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a table that was written with another mask key, masks or names say so before rows of now are written."""
         there, label = {field.name.upper() for field in found.schema}, found.labels.get(MASKS, "")
-        why = definition.column_options.changed(there, label, _upper(definition.columns))
+        why = definition.masked_columns.changed(there, label, _upper(definition.columns))
         if not why:
             return found
         log = structlog.get_logger().bind(table=definition.identity, why=why)
-        masks = definition.column_options.label(there)
+        masks = definition.masked_columns.label(there)
         if definition.append_only:
             fix = "older changes keep the values and columns that they were written with: to be rid of them, drop it"
             log.error(MASKS_CHANGED, fix=fix)
@@ -337,7 +337,7 @@ class BigQueryTables:
         """Add the columns that are missing: one change, with the etag of what was read."""
         new = _missing(_definition(found, definition), definition)
         found.schema = [*found.schema, *(_field(column) for column in new)]
-        masks = definition.column_options.label({field.name.upper() for field in found.schema})
+        masks = definition.masked_columns.label({field.name.upper() for field in found.schema})
         found.labels = {**found.labels, **_labels(definition), **mask_label(found.labels, masks)}
         widened = self._client.update_table(found, ["schema", "labels"], **ONE_CALL)
         more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}

@@ -80,5 +80,5 @@ def owned_checkpoint(location: str | None) -> Iterator[None]:
             "one a CHECKPOINT_LOCATION of its own; consumers of one subscription share its messages"
         )
 
-    with FileLock(directory / _LOCK, "CHECKPOINT_LOCATION", refusal).acquired():
+    with FileLock(directory / _LOCK, "CHECKPOINT_LOCATION", refusal).locked():
         yield

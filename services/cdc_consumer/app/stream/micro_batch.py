@@ -228,8 +228,8 @@ class _Task:
         batches = self._decoded.batches
         errors: Mapping[int, tuple[Reason, str]]
         if one.conflict is not None:
-            conflict = one.conflict.reason, one.conflict.detail
-            errors = dict.fromkeys(range(one.changes.rows.num_rows), conflict)
+            reason_and_detail = one.conflict.reason, one.conflict.detail
+            errors = dict.fromkeys(range(one.changes.rows.num_rows), reason_and_detail)
         else:
             errors = {row: (error.reason, error.detail) for row, error in one.refused.items()}
         poison = [*one.poison]
@@ -238,7 +238,7 @@ class _Task:
             poison.append(poison_change(message, batches[message], change, reason, detail))
         if one.conflict is not None:  # an announcement has no change to dead-letter, so it is dead-lettered itself
             poison += [
-                Poison(message, None, *conflict, table=batches[message].header.table)
+                Poison(message, None, *reason_and_detail, table=batches[message].header.table)
                 for message in one.messages
                 if not len(batches[message])
             ]

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from services.cdc_consumer.core.schema.column_marks import column_options_of
 from services.cdc_consumer.core.schema.entries import entries_definition
 from services.cdc_consumer.core.schema.history import CHANGELOG_SUFFIX, history_definition
+from services.cdc_consumer.core.schema.masked_columns import masked_columns_of
 from services.cdc_consumer.core.schema.tables import (
     TableColumn,
     TableDefinition,
@@ -120,8 +120,8 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
         history = replace(history_definition(header, name, kept, dataset), instead_of=name if mode == "history" else "")
     if history is not None:
         history = replace(history, keep=options.keep)
-    column_options = column_options_of(header.table, options, plan.file, plan.mask_key)
-    mirror, history = (each and replace(each, column_options=column_options) for each in (mirror, history))
+    masked_columns = masked_columns_of(header.table, options, plan.file, plan.mask_key)
+    mirror, history = (each and replace(each, masked_columns=masked_columns) for each in (mirror, history))
     soft_delete = options.soft_delete and mirror is not None
     unknown_types = tuple(
         (one.name, one.type.googlesql) for one in parsed if not is_known(one.type.element or one.type)

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.schema.column_marks import TableColumnOptions
+from services.cdc_consumer.core.schema.masked_columns import MaskedColumns
 from services.cdc_consumer.core.types.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
 from shared.contracts.change_batch import Column, Header
 from shared.contracts.errors import PoisonRecordError
@@ -88,7 +88,7 @@ class TableDefinition:
     """Of a history the name of the mirror that is not kept beside it; empty: it is."""
     keep: timedelta | None = None
     """How long a history keeps a change; None: left as it is."""
-    column_options: TableColumnOptions = field(default_factory=TableColumnOptions)
+    masked_columns: MaskedColumns = field(default_factory=MaskedColumns)
     """Of the columns that are masked or renamed."""
 
     @property

@@ -25,4 +25,4 @@ def collector_lock(address: str) -> AbstractContextManager[None]:
             f"another collector (process {owner}) writes to the SQLite file that {path} is beside, and it takes one: "
             "run one replica, or give the service PostgreSQL (DATABASE=postgresql://...)"
         ),
-    ).acquired()
+    ).locked()

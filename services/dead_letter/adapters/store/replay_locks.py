@@ -26,7 +26,7 @@ class ReplayLocks:
         self._database = database
 
     @contextmanager
-    def acquired(self, replay: ReplayId) -> Iterator[None]:
+    def locked(self, replay: ReplayId) -> Iterator[None]:
         """Let everyone see that a replay lives while the block runs; MisconfiguredError where no file can be made."""
         path = self._path(replay)
         if path is None:

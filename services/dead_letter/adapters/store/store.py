@@ -149,7 +149,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
 
     def living(self, replay: ReplayId) -> AbstractContextManager[None]:
         """Let everyone see that a replay lives while a block runs."""
-        return self._locks.acquired(replay)
+        return self._locks.locked(replay)
 
     def release_dead(self) -> Sequence[ReplayId]:
         """Let go of what dead replays hold."""

@@ -33,17 +33,19 @@ def upgrade() -> None:
     )
     op.create_table(
         "letter_payloads",
-        _owner(number, primary_key=True),
+        _dead_letter_number(number, primary_key=True),
         sa.Column("attributes", sa.Text, nullable=False),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
     op.create_table(
-        "letter_deliveries", _owner(number, primary_key=True), sa.Column("message_id", ExactText, primary_key=True)
+        "letter_deliveries",
+        _dead_letter_number(number, primary_key=True),
+        sa.Column("message_id", ExactText, primary_key=True),
     )
     op.create_table(
         "letter_trail",
         sa.Column("k", number, primary_key=True, autoincrement=True),
-        _owner(number, primary_key=False),
+        _dead_letter_number(number, primary_key=False),
         _whole("at"),
         *(_text(name) for name in ("who", "action", "result")),
         sa.Column("more", sa.Text, nullable=False),
@@ -81,6 +83,6 @@ def _whole(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False)
 
 
-def _owner(number: sa.types.TypeEngine[int], *, primary_key: bool) -> sa.Column[int]:
+def _dead_letter_number(number: sa.types.TypeEngine[int], *, primary_key: bool) -> sa.Column[int]:
     owner = sa.ForeignKey("letters.n", ondelete="CASCADE")
     return sa.Column("n", number, owner, primary_key=primary_key, autoincrement=False, nullable=False)

@@ -18,7 +18,7 @@ MASKS: Final = "millrace_masks"
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnOptions:
+class MaskedColumn:
     """A column that is masked or renamed, whether the table has it or not."""
 
     name: str
@@ -34,10 +34,10 @@ class ColumnOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumnOptions:
+class MaskedColumns:
     """Those of one table."""
 
-    columns: tuple[ColumnOptions, ...] = ()
+    columns: tuple[MaskedColumn, ...] = ()
     key: str = ""
     """The fingerprint of the key; empty: no column is masked by a digest."""
     line_of: Callable[[str], str] = field(default=lambda _option: "the tables file", compare=False, repr=False)
@@ -72,19 +72,19 @@ class TableColumnOptions:
         return ""
 
 
-def column_options_of(table: str, options: TableOptions, file: TablesFile, key: MaskKey | None) -> TableColumnOptions:
-    """Return the options of a source table's columns that are masked or renamed."""
+def masked_columns_of(table: str, options: TableOptions, file: TablesFile, key: MaskKey | None) -> MaskedColumns:
+    """Return the columns of a source table that are masked or renamed."""
     if not (options.masked_columns or options.renamed_columns):
-        return TableColumnOptions()
+        return MaskedColumns()
     masks = {column.lower(): (column, str(mask)) for column, mask in options.masked_columns}
     names = {column.lower(): (column, name) for column, name in options.renamed_columns}
     columns = []
     for lower in sorted({*masks, *names}):
         source, mask = masks.get(lower, (names.get(lower, ("", ""))[0], ""))
-        columns.append(ColumnOptions(names.get(lower, ("", source))[1], source, mask))
+        columns.append(MaskedColumn(names.get(lower, ("", source))[1], source, mask))
     hashed = any(one.mask == "sha256" for one in columns)
 
     def line_of(option: str) -> str:
         return file.line((option,)) if option == "mask_key_file" else file.where(table, option)
 
-    return TableColumnOptions(tuple(columns), key.fingerprint if key is not None and hashed else "", line_of)
+    return MaskedColumns(tuple(columns), key.fingerprint if key is not None and hashed else "", line_of)
