@@ -21,6 +21,7 @@ from deploy.local.platform.background import BackgroundPlatform, UpSettings
 from deploy.local.platform.bigtable import BigtableInstance
 from deploy.local.platform.cells import Increment
 from deploy.local.platform.changes import Change, change_of, check_dml, is_applied, wait_until_applied
+from deploy.local.platform.compose import Project
 from deploy.local.platform.creation import (
     DATABASES,
     Addresses,
@@ -86,7 +87,8 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
         case "containers":
             settings = read_settings(ContainerSettings, os.environ)
             with _emptied(_CONTAINERS) as directory:
-                return run_containers(settings, os.environ, directory, console, _timed(console), stop)
+                project = Project({**os.environ, "BEFORE": str(settings.before)}, directory)
+                return run_containers(settings, project, console, _timed(console), stop)
         case "images":
             with _emptied(_IMAGES) as directory:
                 return save_images(os.environ, directory, _timed(console))

@@ -67,9 +67,7 @@ async def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(chan
     (stream_range,) = survey.stream_ranges
     assert stream_range.min_version > owned.min_version + 10**9
     assert survey.resync_request is not None, "what changed between the two is in no record"
-    assert [(one.kind, one.run) for one in survey.resync_request.findings] == [
-        (BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME, 0)
-    ]
+    assert [(one.kind, one.run) for one in survey.resync_request.findings] == [(BigtableResyncKind.ANOTHER_NAME, 0)]
     assert (await old.survey()).resync_request is None
 
 

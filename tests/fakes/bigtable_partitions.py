@@ -148,9 +148,7 @@ class FakePartitionStore:
         self.table.source = self._source
         self.table.become(first)
         if self.table.elsewhere and mirrored:
-            self.table.resync = core.with_finding(
-                None, BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME, self.table.now(), 0
-            )
+            self.table.resync = core.with_finding(None, BigtableResyncKind.ANOTHER_NAME, self.table.now(), 0)
         return True
 
     async def survey(self) -> BigtablePartitionSurvey:

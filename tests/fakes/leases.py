@@ -45,9 +45,7 @@ class FakeLeases:
             if since <= self._now:
                 self._deliveries += 1
                 ack_id = leased[message] = f"{message}#{self._deliveries}"
-                self._leased = {one: other for one, other in self._leased.items() if other != message} | {
-                    ack_id: message
-                }
+                self._leased = {one: each for one, each in self._leased.items() if each != message} | {ack_id: message}
                 self._there[message] = self._now + self._ack_deadline
         return leased
 

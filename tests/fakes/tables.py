@@ -118,10 +118,8 @@ class FakeTables:
             self._check(found, definition)
             there = _upper([column.name for column in found.columns])
             wanted = _upper([column.name for column in definition.columns])
-            if (
-                definition.masked_columns.changed(there, self.masks.get(name, ""), wanted)
-                and not definition.append_only
-            ):
+            changed = definition.masked_columns.changed(there, self.masks.get(name, ""), wanted)
+            if changed and not definition.append_only:
                 self.effects.note(f"masks of {name} changed")
                 self.pending_resync.setdefault(name, MASKS_CHANGED)
                 self.resync_after[name] = max(self.now, self.resync_after.get(name, 0))

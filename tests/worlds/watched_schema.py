@@ -60,9 +60,8 @@ class Watched:
         async with adapters(self.database, "s", self.partitions, owner=owner, lease=LEASE) as made:
             if remembering_start:
                 seen = await made.catalog.inspect()
-                await remember_start(
-                    made.catalog, made.shapes, lambda _table: True, TablesFile().options, self.started, seen
-                )
+                options = TablesFile().options
+                await remember_start(made.catalog, made.shapes, lambda _table: True, options, self.started, seen)
             await made.partitions.add_root(self.started, None)
             reader = made.reader(
                 self.topic,
@@ -110,10 +109,8 @@ class Watched:
                 await asyncio.sleep(0.02)
 
     def resync_requests(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
-        return {
-            request.table: {(one.kind.value, one.columns) for one in request.findings}
-            for request in self.pending_resync()
-        }
+        requests = self.pending_resync()
+        return {one.table: {(each.kind.value, each.columns) for each in one.findings} for one in requests}
 
     def pending_resync(self) -> list[SpannerResyncRequest]:
         return list(self.metrics.requests)

@@ -61,9 +61,8 @@ class Restarts:
         seconds = min(1 << (len(crashes) - 1), LONGEST)
         self._print_line(f"{process.name} ended with exit code {process.exit_code}; it is restarted in {seconds} s")
         if process.exit_code == _MISCONFIGURED:
-            self._print_line(
-                f"it needs you: the end of {process.log} says what; settings: {self._settings_file(process)}"
-            )
+            settings = self._settings_file(process)
+            self._print_line(f"it needs you: the end of {process.log} says what; settings: {settings}")
         return seconds * 1_000_000_000
 
     def _settings_file(self, process: Process) -> Path:

@@ -103,15 +103,9 @@ class RestartedEndpoint(Endpoint):
 
 
 def run_containers(
-    settings: ContainerSettings,
-    environment: Mapping[str, str],
-    logs: Path,
-    console: Console,
-    print_line: PrintLine,
-    stop: Stop,
+    settings: ContainerSettings, project: Project, console: Console, print_line: PrintLine, stop: Stop
 ) -> int:
     """Build, bring up, prove, kill, compare and take down; return 0 where all of it is as it should be."""
-    project = Project({**environment, "BEFORE": str(settings.before)}, logs)
     print_line(project.engine)
     with _taken_down(project, print_line):
         built = _build(project, _with_emulators(project, print_line), print_line)
@@ -121,9 +115,8 @@ def run_containers(
         started = _up(project, stop, print_line)
         with _stack(project) as stack:
             killer = Killer(_Engine(project), settings, stop, print_line)
-            report = prove(
-                settings, stack, killer.command, _launcher(project), console, print_line, stop, killer.happen
-            )
+            launch = _launcher(project)
+            report = prove(settings, stack, killer.command, launch, console, print_line, stop, killer.happen)
         print_line("equal; stopping the services" if report.equal else "NOT equal")
         wrong += _stopped(project, print_line)
     _print(console, built, started)

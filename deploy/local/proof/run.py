@@ -144,9 +144,8 @@ def _change(
     with ThreadPoolExecutor(len(sides) + 2, thread_name_prefix="changes") as pool:
         dead_letters = pool.submit(story.happen)
         changing = [pool.submit(meanwhile)] if meanwhile else []
-        changing += [
-            pool.submit(side.change, settings.pace, settings.catch_up_timeout, stop, print_line) for side in sides
-        ]
+        timeout = settings.catch_up_timeout
+        changing += [pool.submit(side.change, settings.pace, timeout, stop, print_line) for side in sides]
         all_of_it: list[Future[Any]] = [dead_letters, *changing]
         done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
         if any(one.exception() for one in done):

@@ -91,13 +91,11 @@ def _preview(
     print_answer({"would_read": document}, lines, as_json, out)
 
 
-async def _status(
-    store: DatabaseSnapshotStore, shapes: ShapeStore, command: SpannerSnapshotCommand, out: TextIO
-) -> int:
-    if command.watch:
-        return await _watch(store, shapes, command.tables, command.json, out)
-    shown = summaries(await store.survey(), await shapes.resync_requests(), command.tables)
-    print_snapshots(shown, command.tables, command.json, summary_lines, out)
+async def _status(store: DatabaseSnapshotStore, shapes: ShapeStore, asked: SpannerSnapshotCommand, out: TextIO) -> int:
+    if asked.watch:
+        return await _watch(store, shapes, asked.tables, asked.json, out)
+    shown = summaries(await store.survey(), await shapes.resync_requests(), asked.tables)
+    print_snapshots(shown, asked.tables, asked.json, summary_lines, out)
     return int(any(one["state"] == "READING" for one in shown))
 
 

@@ -161,7 +161,7 @@ async def test_a_snapshot_whose_end_was_announced_before_the_request_was_stored_
 
 async def test_a_first_start_under_another_name_is_pending_resync_until_its_first_snapshot_is_complete() -> None:
     world = await a_filled_world(KEYS, elsewhere=True)
-    assert world.resync_kinds == [BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME]
+    assert world.resync_kinds == [BigtableResyncKind.ANOTHER_NAME]
     world.start()
     await world.wait_until_snapshots_are_over()
     assert not world.is_pending_resync()

@@ -418,9 +418,8 @@ def test_a_browser_that_sends_no_site_is_known_by_its_origin(ada: Visit, origin:
 
 def test_a_value_of_another_visitor_is_worth_nothing(api: Api, ada: Visit) -> None:
     other = Visit(api)
-    assert (
-        other.post("/dead-letters/discard", {"form": ada.form(), "dead_letter": ONE.identity, "why": "x"}).status == 403
-    )
+    fields = {"form": ada.form(), "dead_letter": ONE.identity, "why": "x"}
+    assert other.post("/dead-letters/discard", fields).status == 403
 
 
 @pytest.mark.parametrize("seal", ["", "x", "YWRh.99999999999.0", "YWRh.1.2.3", "é.1.é", "%00.9.9", "YWRh.9e9.00"])

@@ -111,15 +111,13 @@ async def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_p
         begins = world.partitions.rows[ROOT].start
         read = {one.table: one.read_at for one in world.snapshots.rows.values()}
         assert read["Singers"] >= begins
-        requested = [found.kind for request in world.shapes.requests.values() for found in request.findings]
+        kinds = [found.kind for request in world.shapes.requests.values() for found in request.findings]
         if world.made_at <= begins:
             assert read["Albums"] >= begins
         elif everything:
-            assert requested == [], "all of it is in the stream"
+            assert kinds == [], "all of it is in the stream"
         else:
-            assert requested == [SpannerResyncKind.TABLE_WATCHED], (
-                "what was in it when the stream took it up is nowhere"
-            )
+            assert kinds == [SpannerResyncKind.TABLE_WATCHED], "what was in it when the stream took it up is nowhere"
 
 
 async def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table_is_read_as_it_was_then() -> None:

@@ -38,11 +38,11 @@ def found(
     return {(one.table, one.kind.value): one.columns for one in findings}
 
 
-def an_inspection(at: Nanoseconds = NOW, *, everything: bool = False, **tables: TableShape) -> SchemaInspection:
+def schema(at: Nanoseconds = NOW, *, everything: bool = False, **tables: TableShape) -> SchemaInspection:
     return SchemaInspection(at, everything, tables)
 
 
-def compare_in_turn(*inspections: SchemaInspection) -> SchemaComparison:
+def in_turn(*inspections: SchemaInspection) -> SchemaComparison:
     """Return what the last look shows, after the ones before have been remembered, each after the other."""
     comparison = compare(None, inspections[0])
     for inspection in inspections[1:]:
@@ -55,12 +55,12 @@ def kinds(comparison: SchemaComparison) -> Sequence[tuple[SpannerResyncKind, Seq
 
 
 def of_singers(now: TableShape, before: TableShape = SINGERS) -> Mapping[str, Sequence[str]]:
-    pairs = found(an_inspection(THEN, Singers=before), an_inspection(Singers=now))
+    pairs = found(schema(THEN, Singers=before), schema(Singers=now))
     return {kind: columns for (_table, kind), columns in pairs.items()}
 
 
 def test_the_first_inspection_finds_nothing() -> None:
-    assert compare(None, an_inspection(Singers=SINGERS)).findings == ()
+    assert compare(None, schema(Singers=SINGERS)).findings == ()
 
 
 def test_what_stays_as_it_is_and_what_old_rows_have_no_value_of_need_no_resync() -> None:
@@ -131,16 +131,14 @@ def test_a_column_that_the_stream_takes_up_later_needs_its_old_values() -> None:
 
 
 def test_a_column_gone_at_one_inspection_and_there_at_the_next_was_added_again_whatever_its_place() -> None:
-    without = compare_in_turn(
-        an_inspection(THEN, Singers=SINGERS), an_inspection(BETWEEN, Singers=TableShape((ID, NAME)))
-    )
+    without = in_turn(schema(THEN, Singers=SINGERS), schema(BETWEEN, Singers=TableShape((ID, NAME))))
     assert without.findings == ()
-    again = compare(without.remembered, an_inspection(NOW, Singers=SINGERS)).findings
+    again = compare(without.remembered, schema(NOW, Singers=SINGERS)).findings
     assert [(one.kind, one.columns, one.after) for one in again] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_500)]
 
 
 def test_a_record_without_a_column_shows_what_both_inspections_hide() -> None:
-    old, new = an_inspection(THEN, Singers=SINGERS), an_inspection(Singers=SINGERS)
+    old, new = schema(THEN, Singers=SINGERS), schema(Singers=SINGERS)
     without = (ID, NAME)
     assert found(old, new, SchemaObservation("Singers", without, BETWEEN)) == {
         ("Singers", SpannerResyncKind.COLUMN_AGAIN): ("Born",)
@@ -155,15 +153,15 @@ def test_a_record_without_a_column_shows_what_both_inspections_hide() -> None:
 def test_a_record_shows_it_also_after_more_inspections_and_one_from_before_the_column_shows_nothing(
     committed: int, is_found: bool
 ) -> None:
-    remembered = compare(None, an_inspection(Nanoseconds(900), Singers=TableShape((ID, NAME)))).remembered
+    remembered = compare(None, schema(Nanoseconds(900), Singers=TableShape((ID, NAME)))).remembered
     for at in (1_000, 1_100, 1_200, 1_300, 1_400):  # a look had the column at 1,100 first, and all have had it since
         columns = (ID, NAME) if at == 1_000 else (ID, NAME, BORN)
-        remembered = compare(remembered, an_inspection(Nanoseconds(at), Singers=TableShape(columns))).remembered
+        remembered = compare(remembered, schema(Nanoseconds(at), Singers=TableShape(columns))).remembered
     late = SchemaObservation("Singers", (ID, NAME), Nanoseconds(committed))
-    comparison = compare(remembered, an_inspection(Singers=SINGERS), [late])
+    comparison = compare(remembered, schema(Singers=SINGERS), [late])
     found = [(one.kind, one.columns, one.after, one.before) for one in comparison.findings]
     assert found == ([(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_100, NOW)] if is_found else [])
-    again = compare(comparison.remembered, an_inspection(Nanoseconds(3_000), Singers=SINGERS), [late])
+    again = compare(comparison.remembered, schema(Nanoseconds(3_000), Singers=SINGERS), [late])
     assert again.findings == (), "a snapshot from after the look that found it has it all"
 
 
@@ -171,102 +169,89 @@ def test_a_record_shows_it_also_after_more_inspections_and_one_from_before_the_c
 def test_a_column_that_only_records_have_shown_was_added_again_where_an_inspection_has_it(shown_at: int) -> None:
     without = TableShape((ID, NAME))
     shown = SchemaObservation("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
-    remembered = compare_in_turn(
-        an_inspection(Nanoseconds(800), Singers=without), an_inspection(THEN, Singers=without)
-    ).remembered
-    gone = compare(remembered, an_inspection(BETWEEN, Singers=without), [shown])
+    remembered = in_turn(schema(Nanoseconds(800), Singers=without), schema(THEN, Singers=without)).remembered
+    gone = compare(remembered, schema(BETWEEN, Singers=without), [shown])
     assert gone.findings == ()
-    again = compare(gone.remembered, an_inspection(Singers=SINGERS))
+    again = compare(gone.remembered, schema(Singers=SINGERS))
     assert kinds(again) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
     lacking = SchemaObservation("Singers", (ID, NAME), Nanoseconds(1_300))
-    at_once = compare(remembered, an_inspection(Singers=SINGERS), [lacking, shown])
+    at_once = compare(remembered, schema(Singers=SINGERS), [lacking, shown])
     assert kinds(at_once) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
 
 
 def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_past() -> None:
     hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
     for before in (hidden, replace(SINGERS, watched=False), TableShape((replace(ID, type="STRING"), NAME, BORN))):
-        remembered = compare_in_turn(
-            an_inspection(Nanoseconds(900), Singers=before), an_inspection(THEN, Singers=SINGERS)
-        ).remembered
+        remembered = in_turn(schema(Nanoseconds(900), Singers=before), schema(THEN, Singers=SINGERS)).remembered
         late = SchemaObservation("Singers", (ID, NAME), Nanoseconds(950))
         remembered = replace(remembered, compared_since=None)  # of that time nothing else is said
-        assert compare(remembered, an_inspection(Singers=SINGERS), [late]).findings == ()
+        assert compare(remembered, schema(Singers=SINGERS), [late]).findings == ()
 
 
 def test_a_new_table_is_whole_only_where_the_stream_watches_everything_all_along() -> None:
     for before, after in ((True, True), (True, False), (False, True), (False, False)):
-        old, new = an_inspection(THEN, everything=before), an_inspection(everything=after, Singers=SINGERS)
+        old, new = schema(THEN, everything=before), schema(everything=after, Singers=SINGERS)
         expected = {} if before and after else {("Singers", SpannerResyncKind.TABLE_WATCHED): ()}
         assert found(old, new) == expected
 
 
 def test_a_new_table_with_the_key_of_one_that_vanished_may_be_that_one_with_its_rows() -> None:
-    old = an_inspection(THEN, everything=True, Singers=SINGERS)
-    assert found(old, an_inspection(everything=True, Artists=SINGERS)) == {
-        ("Artists", SpannerResyncKind.TABLE_RENAMED): ()
-    }
+    old = schema(THEN, everything=True, Singers=SINGERS)
+    assert found(old, schema(everything=True, Artists=SINGERS)) == {("Artists", SpannerResyncKind.TABLE_RENAMED): ()}
     other = TableShape((replace(ID, type="STRING"),))
-    assert found(old, an_inspection(everything=True, Artists=other)) == {}
+    assert found(old, schema(everything=True, Artists=other)) == {}
 
 
 def test_a_table_taken_out_of_the_stream_is_named_and_needs_a_resync_when_it_comes_back() -> None:
-    out = compare_in_turn(
-        an_inspection(THEN, Singers=SINGERS), an_inspection(BETWEEN, Singers=replace(SINGERS, watched=False))
-    )
+    out = in_turn(schema(THEN, Singers=SINGERS), schema(BETWEEN, Singers=replace(SINGERS, watched=False)))
     assert (out.left, out.findings) == (("Singers",), ())
-    assert kinds(compare(out.remembered, an_inspection(Singers=SINGERS))) == [(SpannerResyncKind.TABLE_WATCHED, ())]
+    assert kinds(compare(out.remembered, schema(Singers=SINGERS))) == [(SpannerResyncKind.TABLE_WATCHED, ())]
 
 
 def test_of_tables_outside_the_stream_nothing_is_remembered_but_what_a_mirror_may_still_hold() -> None:
     outside = TableShape((), watched=False)
-    first = compare(None, an_inspection(THEN, Singers=SINGERS, Albums=outside)).remembered
+    first = compare(None, schema(THEN, Singers=SINGERS, Albums=outside)).remembered
     assert set(first.tables) == {"Singers"}
-    out = compare(first, an_inspection(BETWEEN, Singers=outside, Albums=outside)).remembered
+    out = compare(first, schema(BETWEEN, Singers=outside, Albums=outside)).remembered
     assert set(out.tables) == {"Singers"}
     assert out.tables["Singers"].key == SINGERS.key
     other_key = TableShape((replace(ID, type="STRING"),))
-    back = compare(out, an_inspection(Singers=other_key, Albums=SINGERS))
+    back = compare(out, schema(Singers=other_key, Albums=SINGERS))
     assert [(one.table, one.kind) for one in back.findings] == [
         ("Albums", SpannerResyncKind.TABLE_WATCHED),
         ("Singers", SpannerResyncKind.TABLE_AGAIN),
     ]
     left_out = replace(SINGERS, watched=False, left_out=True)
-    assert set(compare(first, an_inspection(Albums=left_out, Singers=SINGERS)).remembered.tables) == {
-        "Singers",
-        "Albums",
-    }
+    assert set(compare(first, schema(Albums=left_out, Singers=SINGERS)).remembered.tables) == {"Singers", "Albums"}
 
 
 def test_a_table_that_neither_the_file_nor_the_stream_has_is_not_remembered_and_comes_as_added() -> None:
     outside = TableShape((), watched=False)
-    shown = excluding(an_inspection(THEN, Singers=outside, Albums=SINGERS), lambda _name: False)
+    shown = excluding(schema(THEN, Singers=outside, Albums=SINGERS), lambda _name: False)
     assert set(compare(None, shown).remembered.tables) == {"Albums"}
 
 
 def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -> None:
-    gone = compare_in_turn(
-        an_inspection(THEN, everything=True, Singers=SINGERS), an_inspection(BETWEEN, everything=True)
-    )
+    gone = in_turn(schema(THEN, everything=True, Singers=SINGERS), schema(BETWEEN, everything=True))
     assert (gone.left, gone.findings) == (("Singers",), ())
-    assert compare(gone.remembered, an_inspection(everything=True)).left == ()  # once
-    again = compare(gone.remembered, an_inspection(everything=True, Singers=SINGERS))
+    assert compare(gone.remembered, schema(everything=True)).left == ()  # once
+    again = compare(gone.remembered, schema(everything=True, Singers=SINGERS))
     assert kinds(again) == [(SpannerResyncKind.TABLE_AGAIN, ())]
 
 
 def test_a_table_that_went_while_it_was_left_out_is_remembered_all_the_same() -> None:
-    left_out = an_inspection(Nanoseconds(1_200), everything=True, Singers=replace(SINGERS, watched=False))
-    there = an_inspection(everything=True, Singers=SINGERS)
-    again = compare_in_turn(replace(there, at=THEN), left_out, left_out, an_inspection(BETWEEN, everything=True), there)
+    left_out = schema(Nanoseconds(1_200), everything=True, Singers=replace(SINGERS, watched=False))
+    there = schema(everything=True, Singers=SINGERS)
+    again = in_turn(replace(there, at=THEN), left_out, left_out, schema(BETWEEN, everything=True), there)
     assert kinds(again) == [(SpannerResyncKind.TABLE_AGAIN, ())]
 
 
 def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
-    inspections = an_inspection(THEN, Singers=SINGERS), an_inspection(BETWEEN, Singers=TableShape((ID, NAME)))
-    without = compare_in_turn(*inspections).remembered
+    inspections = schema(THEN, Singers=SINGERS), schema(BETWEEN, Singers=TableShape((ID, NAME)))
+    without = in_turn(*inspections).remembered
     forgiven = synced(without.tables["Singers"])
     assert forgiven is not None
-    assert compare(replace(without, tables={"Singers": forgiven}), an_inspection(Singers=SINGERS)).findings == ()
+    assert compare(replace(without, tables={"Singers": forgiven}), schema(Singers=SINGERS)).findings == ()
     assert synced(replace(SINGERS, gone=True)) is None
 
 
@@ -283,8 +268,8 @@ def test_a_resync_request_reports_since_when_and_from_when_a_copy_fixes_it() -> 
 
 
 def test_a_table_that_the_tables_file_lets_in_is_pending_resync_until_no_reader_can_drop_changes_of_it() -> None:
-    hidden = excluding(an_inspection(THEN, everything=True, Singers=SINGERS), lambda _table: False)
-    (found,) = compare(compare(None, hidden).remembered, an_inspection(everything=True, Singers=SINGERS)).findings
+    hidden = excluding(schema(THEN, everything=True, Singers=SINGERS), lambda _table: False)
+    (found,) = compare(compare(None, hidden).remembered, schema(everything=True, Singers=SINGERS)).findings
     assert (found.kind, found.before, found.dropped_until) == (
         SpannerResyncKind.TABLE_WATCHED,
         NOW,
@@ -294,15 +279,15 @@ def test_a_table_that_the_tables_file_lets_in_is_pending_resync_until_no_reader_
         [replace(found, before=Nanoseconds(NOW + 5), dropped_until=THEN)]
     )
     assert request.sync_after == NOW + DROPPED_UNSEEN
-    unwatched = an_inspection(THEN, Singers=replace(SINGERS, watched=False))
-    (taken_up,) = compare(compare(None, unwatched).remembered, an_inspection(Singers=SINGERS)).findings
+    unwatched = schema(THEN, Singers=replace(SINGERS, watched=False))
+    (taken_up,) = compare(compare(None, unwatched).remembered, schema(Singers=SINGERS)).findings
     assert SpannerResyncRequest("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"
 
 
 def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_the_rows_again() -> None:
     def seen(at: Nanoseconds, text: str) -> SchemaInspection:
         file = read_tables_file(text)
-        return excluding(an_inspection(at, everything=True, Singers=SINGERS), file.included, file.options)
+        return excluding(schema(at, everything=True, Singers=SINGERS), file.included, file.options)
 
     def changed(before: str, after: str) -> Mapping[str, Sequence[str]]:
         return {kind: columns for (_table, kind), columns in found(seen(THEN, before), seen(NOW, after)).items()}
@@ -321,10 +306,8 @@ def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_
 def before_the_first_inspection(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:
     """Return what records from before any look tell, each with the columns of its time, in the order of commits."""
     observations = [SchemaObservation("Singers", tuple(each), Nanoseconds(100 + at)) for at, each in enumerate(columns)]
-    first = compare(None, an_inspection(THEN, everything=everything, Singers=now), observations)
-    later = compare(
-        compare(None, an_inspection(THEN, everything=everything, Singers=now)).remembered, an_inspection(), observations
-    )
+    first = compare(None, schema(THEN, everything=everything, Singers=now), observations)
+    later = compare(compare(None, schema(THEN, everything=everything, Singers=now)).remembered, schema(), observations)
     assert first.findings == later.findings
     return {one.kind: one.columns for one in first.findings}
 
@@ -369,13 +352,13 @@ def test_where_the_stream_names_columns_one_that_was_in_no_record_was_not_watche
 
 
 def test_records_of_later_on_are_not_compared_so_nor_those_of_tables_that_are_gone_or_left_out() -> None:
-    first = compare(None, an_inspection(THEN, everything=True, Singers=SINGERS)).remembered
-    second = compare(first, an_inspection(Nanoseconds(1_200), everything=True, Singers=SINGERS)).remembered
-    third = compare(second, an_inspection(Nanoseconds(1_800), everything=True, Singers=SINGERS)).remembered
+    first = compare(None, schema(THEN, everything=True, Singers=SINGERS)).remembered
+    second = compare(first, schema(Nanoseconds(1_200), everything=True, Singers=SINGERS)).remembered
+    third = compare(second, schema(Nanoseconds(1_800), everything=True, Singers=SINGERS)).remembered
     assert [one.compared_since for one in (first, second, third)] == [None, 1_200, 1_200]
     retyped = SchemaObservation("Singers", (ID, NAME, replace(BORN, type="STRING")), Nanoseconds(1_300))
-    assert compare(third, an_inspection(everything=True, Singers=SINGERS), [retyped]).findings == ()
+    assert compare(third, schema(everything=True, Singers=SINGERS), [retyped]).findings == ()
     early = replace(retyped, at=Nanoseconds(1_100))
-    assert len(compare(third, an_inspection(everything=True, Singers=SINGERS), [early]).findings) == 1
+    assert len(compare(third, schema(everything=True, Singers=SINGERS), [early]).findings) == 1
     for tables in ({}, {"Singers": replace(SINGERS, watched=False)}):
-        assert compare(None, an_inspection(THEN, everything=True, **tables), [early]).findings == ()
+        assert compare(None, schema(THEN, everything=True, **tables), [early]).findings == ()

@@ -100,11 +100,7 @@ class BigtablePartitionStore:
             return False
         await self._read_rows()
         former = await self._require_no_reader_elsewhere()
-        resync = (
-            with_finding(None, BigtableResyncKind.BEGUN_UNDER_ANOTHER_NAME, self._now, 0)
-            if former and mirrored
-            else None
-        )
+        resync = with_finding(None, BigtableResyncKind.ANOTHER_NAME, self._now, 0) if former and mirrored else None
         begun = await self._stream_ranges.begin(ranges, start, self._now, resync)
         await self._stream_ranges.known()  # if another was first, it may be another table's
         return begun

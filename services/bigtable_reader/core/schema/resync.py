@@ -38,7 +38,7 @@ class BigtableResyncKind(StrEnum):
     FAMILIES_DROPPED = "families_dropped"
     ROUTED_ELSEWHERE = "routed_to_another_cluster"
     STREAM_DISABLED = "change_stream_disabled"
-    BEGUN_UNDER_ANOTHER_NAME = "begun_anew_under_another_name"
+    ANOTHER_NAME = "begun_anew_under_another_name"
     WATCHED_MORE = "tables_file_watches_more"
     TOPIC_LOST = "changes_lost_by_the_topic"
 

@@ -77,9 +77,8 @@ def add_dead_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) ->
 
     @router.get("/dead-letters/{dead_letter}")
     def dead_letter(request: Request, dead_letter: str) -> Response:
-        return shown(
-            request, pages, tools, dead_letter_of(store, dead_letter.lower()), values=False, done=_done(request)
-        )
+        stored = dead_letter_of(store, dead_letter.lower())
+        return shown(request, pages, tools, stored, values=False, done=_done(request))
 
     @router.post("/dead-letters/{dead_letter}/values")
     def values(request: Request, dead_letter: str) -> Response:
