@@ -3,7 +3,7 @@
 And what a comparison does: a source, its mirror, and room for the rows of both.
 
 Each method's docstring states the promise that the fake keeps too. TransientError means everywhere: the service is
-away, the same call may succeed later; MisconfiguredError: none will until someone acts.
+unavailable, the same call may succeed later; MisconfiguredError: none will until someone acts.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -376,8 +376,9 @@ class MirrorRows(Protocol):
     def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
         """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
 
-        Returns False, and lets it say nothing, if it was and says only since after ``announced_by`` that it is
-        complete: rows of the snapshot may still be on their way. Says nothing, too, where labels may not be written.
+        Returns False and writes nothing if the mirror was recreated or left out, and was announced as complete only
+        after ``announced_by``: rows of the snapshot may still be on their way. Writes nothing, too, where labels may
+        not be written.
         """
 
 

@@ -37,7 +37,8 @@ class Health:
     """What a service says of itself: it is ready, and when its loop last made progress.
 
     Alive is what a restart would not fix: a loop that comes round, or that asks again and again for a service that is
-    away. Ready is what works: not before it has begun, not while what it stands on is away, not after a stop.
+    unavailable. Ready is what works: not before it has begun, not while what it stands on is unavailable, not after a
+    stop.
     """
 
     def __init__(self, timeout: timedelta = TIMEOUT, now: Callable[[], float] = time.monotonic) -> None:

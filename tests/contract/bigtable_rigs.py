@@ -46,7 +46,7 @@ class Rig:
         self.opened.append(channels)
         return a_store(channels, self.stream, name, self.monotonic, timeouts=timeouts), channels
 
-    def healthy(self, name: str = "well", *, timeouts: Any = LONG) -> KeyRangePartitionStore:
+    def healthy(self, name: str = "healthy", *, timeouts: Any = LONG) -> KeyRangePartitionStore:
         return self.owner(name, timeouts=timeouts)[0]
 
     @property

@@ -117,7 +117,7 @@ async def test_killed_at_each_request_of_the_second_half_of_a_merge(rig: Rig, nu
     assert await stream_ranges(healthy) == ["-d:-b,b-d", "d-:@"]
     (merged,) = await take(healthy, "c")
     assert merged.min_version == max(right.min_version + RESERVED, left.min_version + 20)
-    assert survey.readers >= {"well"}
+    assert survey.readers >= {"healthy"}
 
 
 @WHENEVER
@@ -283,7 +283,7 @@ async def test_a_claim_of_what_was_renewed_since_it_was_seen_takes_nothing(rig: 
 
 
 async def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(rig: Rig) -> None:
-    sleeper, healthy = rig.healthy("sleeper"), rig.healthy("well")
+    sleeper, healthy = rig.healthy("sleeper"), rig.healthy("healthy")
     late, late_channels = rig.owner("late", kills=True)
     await begun(sleeper, "-c", "c-")
     old = await late.survey()  # no reader has a range yet

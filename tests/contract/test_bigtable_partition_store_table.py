@@ -33,14 +33,14 @@ AGE: dict[str, Any] = {"max_age": {"seconds": 60}}
 
 
 async def test_a_reader_that_has_gone_is_forgotten(rig: Rig) -> None:
-    gone, healthy = rig.healthy("gone"), rig.healthy("well")
+    gone, healthy = rig.healthy("gone"), rig.healthy("healthy")
     await begun(gone, "-")
     await healthy.survey()
     rig.monotonic[0] += 11 * LEASE.total_seconds()
     await healthy.survey()
     await healthy.tend()
-    assert (await rig.rows.scan()).readers.keys() == {"well"}
-    assert (await gone.survey()).readers == {"gone", "well"}
+    assert (await rig.rows.scan()).readers.keys() == {"healthy"}
+    assert (await gone.survey()).readers == {"gone", "healthy"}
 
 
 async def test_what_waits_while_the_stream_is_paused_has_waited_since_it_was_resumed(rig: Rig) -> None:

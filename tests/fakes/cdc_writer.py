@@ -166,7 +166,7 @@ class FakeAppending:
         writer, table = self._writer, self._definition.identity
         if writer.unavailable:
             writer.unavailable -= 1
-            raise TransientError("BigQuery is away")
+            raise TransientError("BigQuery is unavailable")
         if writer.interrupted(table) or table in writer.failing or any(writer.stuck(table, row) for row in self._rows):
             raise TransientError(f"table {table}: INTERNAL")
         if table in writer.tables.unwritable or (writer.tables.dataset_refused and not self._definition.dataset):

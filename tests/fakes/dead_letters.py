@@ -18,6 +18,6 @@ class FakeDeadLetters:
     def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         if self.unavailable:
             self.unavailable -= 1
-            raise TransientError("Pub/Sub is away")
+            raise TransientError("Pub/Sub is unavailable")
         self.effects.note(f"keep {len(dead_letters)} dead letters")
         self.kept |= {one.identity: one for one in dead_letters}

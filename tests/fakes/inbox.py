@@ -34,7 +34,7 @@ class FakeSubscription:
 
 
 class FakeInbox:
-    """What one process has leased. It asks the process to stop once nothing is left; ``unavailable`` calls fail."""
+    """What one process has leased. It requests a stop once nothing is left; the first ``unavailable`` calls fail."""
 
     def __init__(
         self, subscription: FakeSubscription, stop: Stop, effects: Effects | None = None, at_once: int = 3
@@ -71,5 +71,5 @@ class FakeInbox:
     def _reach(self, effect: str) -> None:
         if self.unavailable:
             self.unavailable -= 1
-            raise TransientError("Pub/Sub is away")
+            raise TransientError("Pub/Sub is unavailable")
         self._effects.note(effect)

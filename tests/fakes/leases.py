@@ -84,7 +84,7 @@ class FakeLeases:
             assert set(ack_ids) <= self.kept, "a message whose lease nobody keeps, or that was settled before"
         if self.unavailable:
             self.unavailable -= 1
-            raise TransientError("Pub/Sub is away")
+            raise TransientError("Pub/Sub is unavailable")
         self.effects.note(effect)
         self.kept -= set(ack_ids)
 

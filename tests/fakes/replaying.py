@@ -32,7 +32,7 @@ class FakeReplayPublisher:
             self.then(dead_letters)
         if self.unavailable:
             self.unavailable -= 1
-            raise TransientError("Pub/Sub is away")
+            raise TransientError("Pub/Sub is unavailable")
         self.effects.note("confirm")
 
 

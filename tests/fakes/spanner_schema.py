@@ -28,7 +28,7 @@ from tests.fakes.spanner_reader import SteppingClock
 class FakeCatalog:
     """A database's watched tables, as the test sets them.
 
-    Every look is a microsecond later than the one before, or at the time of a clock.
+    Every inspection is a microsecond later than the one before, or at the time of a clock.
     """
 
     def __init__(self, *tables: WatchedTable, everything: bool = False, clock: SteppingClock | None = None) -> None:
@@ -107,7 +107,7 @@ class FakeShapeStore:
         self._life = life or Life()
 
     async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
-        """Compare a look with the one before, remember it, and request resyncs for what was found."""
+        """Compare an inspection with the one before, remember it, and request resyncs for what was found."""
         self._life.step()
         old, requests = self.shapes.inspection, self.shapes.requests
         if old is not None and old.at >= inspection.at:

@@ -11,7 +11,7 @@ from services.dead_letter.ports import SilentError
 
 @dataclass
 class FakeStatusPages:
-    """Documents by address; ``obstacles`` are why a service is not ready. An address without a document is away.
+    """Documents by address; ``obstacles`` are why a service is not ready. An address without a document is unavailable.
 
     One that is ``hanging`` answers nothing until ``given_up`` is set.
     """

@@ -152,7 +152,7 @@ class FakeTables:
     def _fail_if_planned(self, name: str) -> None:
         if self.unavailable or self.interrupted(name):
             self.unavailable = max(0, self.unavailable - 1)
-            raise UnansweredError("no answer") if self.unanswered else TransientError("BigQuery is away")
+            raise UnansweredError("no answer") if self.unanswered else TransientError("BigQuery is unavailable")
         if name in self.forbidden:
             raise TableTroubleError(f"table {name}: permission denied")
 

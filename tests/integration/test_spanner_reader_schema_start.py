@@ -100,7 +100,7 @@ def test_a_time_that_spanner_does_not_remember_is_no_error(
             assert await catalog.inspect_at(before) is None
             assert await catalog.inspect_at(inspection.shapes.at) == inspection
             await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, before, inspection)
-            assert shapes.shapes.inspection is None, "a look that was made later says nothing of the start"
+            assert shapes.shapes.inspection is None, "an inspection that was made later says nothing of the start"
             await remember_start(
                 catalog, shapes, lambda _table: True, TablesFile().options, inspection.shapes.at, inspection
             )

@@ -208,8 +208,8 @@ async def half_read_and_lost() -> World:
 
 
 async def read_and_not_announced(world: World) -> None:
-    """Let a snapshot be read by a reader that is killed before it could tell that it is complete."""
-    store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
+    """Let a snapshot be read by a reader that is killed before it could announce that it is complete."""
+    store = FakeSnapshotStore(world.snapshots, "killed before it could announce", LEASE)
     (claimed,) = await store.claim([("Planes", 0)])
     await store.save([RangeProgress(claimed, None, 1, claimed.read_at, done=True)])
 

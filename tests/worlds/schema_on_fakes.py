@@ -18,7 +18,7 @@ async def a_world(*records: DataChangeRecord) -> World:
 
 
 async def inspect_once(world: World, **options: Any) -> None:
-    """Let a reader look at the schema, and end."""
+    """Let a reader inspect the schema, and end."""
     async with running(world.reader(**options)):
         await until(lambda: world.shapes.inspection is not None)
 

@@ -147,7 +147,7 @@ class Process:
 class Processes:
     """The processes of one owner, with their logs in one directory; all of them end when the block does.
 
-    ``environment`` is what every process gets, each adding its own. A process that ends unasked is told to
+    ``environment`` is what every process gets, each adding its own. A process that ends unasked is reported to
     ``on_unexpected_end`` at once, from a thread, and to the owner by `check`.
     """
 

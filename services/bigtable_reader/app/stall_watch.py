@@ -35,7 +35,7 @@ class StallWatch:
     def observe(self, low_watermark: Microseconds, now: float, *, paused: bool = False) -> timedelta:
         """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still.
 
-        While the stream is ``paused`` it does not stand still: it is held.
+        While the stream is ``paused``, it does not count as standing still.
         """
         if low_watermark != self.low_watermark or self._moved_at is None or paused:
             if self._stalled and low_watermark != self.low_watermark:

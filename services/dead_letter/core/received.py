@@ -154,8 +154,8 @@ def _of_a_whole_message(message: Received, reason: Reason, detail: str, failed_i
 def _change_in(data: bytes) -> Mapping[str, str]:
     """Return what a message says of itself, if it is a change batch: its table, and of a single change the rest.
 
-    A single change in the form in which one is cut out of a batch is the same dead letter as when the consumer sets it
-    aside; in any other form it is a whole message, or its name would change with the first replay.
+    A single change in the form in which one is cut out of a batch is the same dead letter as when the consumer
+    dead-letters it; in any other form it is a whole message, or its name would change with the first replay.
     """
     try:
         batch = decode_batch(data)

@@ -151,7 +151,7 @@ def test_a_cluster_that_comes_or_goes_is_reported_with_what_follows_from_it() ->
 
 
 def test_an_inspection_that_fails_is_made_again() -> None:
-    logs, learnt = watched(nothing, failing(TransientError("away")), with_also("h"))
+    logs, learnt = watched(nothing, failing(TransientError("unavailable")), with_also("h"))
 
     assert [line["event"] for line in logs] == ["table_inspection_failed", "families_added"]
     assert learnt == [frozenset({"h"})]

@@ -466,7 +466,7 @@ def test_a_query_that_has_failed_is_run_again_under_another_name() -> None:
     ("dataset", "message"),
     [(True, "there is no table p.d.planes"), (False, "dataset p.d does not exist .BIGQUERY_DATASET")],
 )
-def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: bool, message: str) -> None:
+def test_a_mirror_that_is_not_there_is_distinguished_from_a_dataset_that_is_not(dataset: bool, message: str) -> None:
     client: Any = FakeBigQuery(**({} if dataset else {"get_dataset": NOT_FOUND("d")}))
     with pytest.raises(MisconfiguredError, match=message):
         BigQueryMirrorRows(MirrorQueries(client), "p", "d", Stop()).find("planes")

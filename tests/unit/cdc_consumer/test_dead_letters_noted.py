@@ -152,7 +152,7 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_dead_letters_messages
     assert (len(world.dead_letters.kept), world.effects.done.count("keep 2 dead letters")) == (2, 1)
     assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
-    assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
+    assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is unavailable"
     assert counts.tables["planes"].again_at == again_at, "no deletion before it says so"
     assert [line["table"] for line in logs if line["event"] == "dead_letters_not_noted"] == ["planes"]
 

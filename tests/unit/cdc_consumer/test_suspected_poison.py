@@ -125,7 +125,7 @@ def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_ne
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("healthy", [True, False], ids=["well again", "in trouble"])
+@pytest.mark.parametrize("healthy", [True, False], ids=["healthy again", "in trouble"])
 def test_hundreds_that_were_deferred_often_cost_few_calls(world: World, healthy: bool) -> None:
     messages = [a_message(a_change(n), delivery_attempt=9) for n in range(400)]
     if not healthy:

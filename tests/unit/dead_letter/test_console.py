@@ -483,7 +483,7 @@ def test_reads_are_open_on_this_machine_alone() -> None:
 
 
 def test_every_page_forbids_the_browser_all_that_is_not_ours(api: Api, ada: Visit) -> None:
-    for path in ("/", "/dead-letters", DEAD_LETTER, "/sign-in", "/dead-letters/no-such-letter"):
+    for path in ("/", "/dead-letters", DEAD_LETTER, "/sign-in", "/dead-letters/no-such-dead-letter"):
         page = ada.get(path)
         policy = page.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")

@@ -106,7 +106,7 @@ def test_what_is_forwarded_twice_is_one_dead_letter() -> None:
 
 
 def test_a_forwarded_change_is_the_dead_letter_that_the_consumer_makes_of_it() -> None:
-    """Else a change that was forwarded, replayed and then set aside by the consumer would be two dead letters."""
+    """Else a change that was forwarded, replayed and then dead-lettered by the consumer would be two dead letters."""
     forwarded = received(BATCH, FORWARDED | {"table": "planes"}, "planes/3")
 
     assert by_the_consumer(BATCH, forwarded.attributes, "planes/3").identity == forwarded.identity

@@ -70,7 +70,7 @@ def consumer() -> Mapping[str, object]:
     """Return the document of a consumer with a table of each trouble."""
     world = World()
     world.inspect(Mirror("gone", MICROS))
-    world.inspect(Mirror("anew", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
+    world.inspect(Mirror("recreated", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
     notes = {"planes": WAITS, "crew": TableNote(unfit="another key"), "airports": TableNote(latest=LATEST)}
     heartbeats = {SPANNER: MICROS - 1_000_000, BIGTABLE: MICROS - 3600 * 1_000_000}
     world.take(Counts(messages=3, changes=5, tables=notes, heartbeats=heartbeats))
@@ -121,7 +121,7 @@ def test_the_console_knows_every_state_that_the_services_report() -> None:
     services = watched({name: document() for name, document in DOCUMENTS.items()}, Nanoseconds(NOW))
     items = needs_attention(services, None, Launcher())
     assert {(item.where, item.what) for item in items} == {
-        ("consumer", "table anew is pending resync"),
+        ("consumer", "table recreated is pending resync"),
         ("consumer", "table crew is refused"),
         ("consumer", "table gone is dropped"),
         ("consumer", "table planes is deferred"),

@@ -24,7 +24,7 @@ class Rollout(CapturingWorld):
         self.catalogs: dict[str, CapturedCatalog] = {}
 
     def start_with(self, owner: str, included: Callable[[str], bool], inspect_every: timedelta = MINUTE) -> None:
-        """Start a reader with a tables file, and a catalog that may be away for it alone."""
+        """Start a reader with a tables file, and a catalog that may be unavailable for it alone."""
         self.world.catalog = self.catalogs[owner] = CapturedCatalog(self.database)
         self.start(owner=owner, included=included, inspect_every=inspect_every)
 

@@ -54,7 +54,7 @@ class BigtableCatalog:
         self._channels = channels
         self._table = table
         self._reported = False
-        """Whether it was said that the app profile is not seen."""
+        """Whether it is logged that the app profile cannot be read."""
 
     async def seen(self) -> InspectedTable:
         """Return what no record of the change stream contains; StreamGoneError without a stream. MisconfiguredError."""

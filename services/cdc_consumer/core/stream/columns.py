@@ -246,7 +246,7 @@ class _Group:
     messages: list[int] = field(default_factory=list)
     batches: list[ChangeBatch] = field(default_factory=list)
     live: list[bool] = field(default_factory=list)
-    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's, a replay's, or was held back.
+    """Of each batch, whether it is as the stream had it; otherwise it is a snapshot's, a replay's, or published late.
 
     A forced replay counts as live: who sent it answers for what it may bring back.
     """
@@ -312,8 +312,8 @@ def _heartbeats(batches: dict[int, ChangeBatch], published: Sequence[int | None]
 def _published_late(batches: Mapping[int, ChangeBatch], published: Sequence[int | None]) -> frozenset[int]:
     """Return the messages with an image whose version is from long before it was published.
 
-    Who sends such a one was away meanwhile, and what another has read since may be applied already: a delete too, that
-    is forgotten by now. The texts of versions sort as the versions do.
+    Who sends such a one could not publish meanwhile, and what another has read since may be applied already: a delete
+    too, that is forgotten by now. The texts of versions sort as the versions do.
     """
     images = [index for index, batch in batches.items() if batch.header.content == "images" and batch.sequence]
     if not images:
@@ -530,7 +530,7 @@ def _changes_of(group: _Group, now: Nanoseconds) -> _Changes:
         refusals.refuse_where(
             pc.and_(old, pa.array(~snapshot)),
             Reason.TOO_OLD_TO_BE_SAFE,
-            "an upsert of a replay, or one held back for days, and older than deletes are remembered: "
+            "an upsert of a replay, or one published late, and older than deletes are remembered: "
             "it could bring a deleted row back",
         )
         outdated = snapshot & old.fill_null(False).to_numpy(zero_copy_only=False)

@@ -152,7 +152,7 @@ class Counts:
 
     @property
     def tables_healthy(self) -> tuple[str, ...]:
-        """Return the tables of which none does."""
+        """Return the tables of which no message waits."""
         return tuple(sorted(name for name, note in self.tables.items() if not note.deferred))
 
     def fields(self) -> Mapping[str, object]:

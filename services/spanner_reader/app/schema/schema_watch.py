@@ -140,7 +140,7 @@ class SchemaWatch:
         return self._stored
 
     def _is_news(self, header: Header, seen: SchemaObservation) -> bool:
-        """Tell whether a record says more than what is remembered, and than records with its columns since then."""
+        """Return whether a record says more than what is remembered, and than records with its columns since then."""
         table = self._tables.get(seen.table)
         if table is None or not table.watched:
             return False

@@ -165,7 +165,7 @@ class Completion:
         return found, True
 
     def report_reconstructed(self, table: str, why: str) -> None:
-        """Log once of each table that rows of then are not to be had."""
+        """Log once per table that its rows as of the commit cannot be read."""
         if table not in self._reported:
             self._reported.add(table)
             structlog.get_logger().warning("rows_reconstructed", table=table, why=why)

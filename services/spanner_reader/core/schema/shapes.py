@@ -387,7 +387,7 @@ def _as_observed(
 
 
 def lacked(table: TableShape, seen: SchemaObservation) -> list[ColumnShape]:
-    """Return the columns that inspections have had since before a record that lacks them: they were away."""
+    """Return the columns that inspections have had since before a record that lacks them: they were absent."""
     lacking = table.watched_names - seen.names
     return [one for one in table.columns if one.name in lacking and one.since < seen.at]
 

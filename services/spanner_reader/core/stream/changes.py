@@ -209,8 +209,8 @@ class ChangeMaker:
             if len(self._forms) >= _MOST_HEADERS:
                 self._forms.clear()
             header = self.header(record.table, record.column_types, record.value_capture_type, whole=is_whole(record))
-            # A key alone has no values; of any other row, missing values are for the consumer to set aside, not to
-            # blank.
+            # A key alone has no values; of any other row, missing values are for the consumer to dead-letter, not
+            # to blank.
             is_key_alone = all(column.is_primary_key for column in record.column_types)
             form = self._forms[content] = _Form(
                 record.column_types,
