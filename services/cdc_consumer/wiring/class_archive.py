@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.spark.checkpoint import choose_checkpoint_writer
 from services.cdc_consumer.adapters.spark.data_source_api import (
     DataSourceStreamArrowWriter,
     ReadLimit,
@@ -128,7 +129,8 @@ def _run_query(session: SparkSession, directory: str) -> None:
     session.dataSource.register(_Rows)
     session.dataSource.register(_Nothing)
     rows = session.readStream.format("rows").load().repartition(_TASKS, "task")
-    writer = rows.writeStream.format("nothing").option("checkpointLocation", f"{directory}/checkpoint")
+    choose_checkpoint_writer(session, checkpoint := f"{directory}/checkpoint")
+    writer = rows.writeStream.format("nothing").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     if not query.awaitTermination(_LONGEST):
         raise RuntimeError(f"Spark's query has not ended after {_LONGEST} seconds")
