@@ -49,7 +49,7 @@ def main() -> int:
         try:
             sizes = read_settings(Sizes, os.environ)
             measured = []
-            if set(sizes.parts) - {"letters"}:
+            if set(sizes.parts) - {"dead-letters"}:
                 find_sdk(os.environ)
                 find_java(os.environ)
                 logs = output.parent / "bench-logs"
@@ -59,7 +59,7 @@ def main() -> int:
                     running_platform(processes, _timed(console)) as platform,
                 ):
                     measured += measure(platform, sizes, console)
-            if "letters" in sizes.parts:  # of a store alone: no platform, no pipeline
+            if "dead-letters" in sizes.parts:  # of a store alone: no platform, no pipeline
                 measured += measure_dead_letters(sizes, _timed(console))
         except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
@@ -100,7 +100,7 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_bigtable_snapshot(platform, sizes)
             case "bigtable":
                 measured += measure_bigtable(platform, sizes)
-            case "letters":
+            case "dead-letters":
                 pass  # when the platform has ended
             case "freshness" | "idle":
                 steady = [one for one in sizes.parts if one in ("freshness", "idle")]

@@ -41,8 +41,8 @@ _REPEATS: Final = 5
 
 def measure_dead_letters(sizes: Sizes, print_line: Callable[[str], None]) -> list[Measured]:
     """Fill a store once, and ask it everything in each run."""
-    with tempfile.TemporaryDirectory(prefix="letters") as folder:
-        database = open_database(f"sqlite:///{folder}/letters.sqlite3")
+    with tempfile.TemporaryDirectory(prefix="dead-letters") as folder:
+        database = open_database(f"sqlite:///{folder}/dead_letters.sqlite3")
         try:
             store = SqlDeadLetterStore(database)
             began = time.perf_counter()
@@ -60,14 +60,18 @@ def measure_dead_letters(sizes: Sizes, print_line: Callable[[str], None]) -> lis
     notes = {"filters": f"the slowest of {len(runs[0][1])}: {slowest}"}
     return [
         Measured(
-            name=f"letters.{name}",
+            name=f"dead_letters.{name}",
             unit="ms",
             runs=values,
             below=TARGET_MS,
             note=notes.get(name, f"{sizes.dead_letters:,} dead letters in SQLite" if name == "list" else ""),
         )
         for name, values in figures.items()
-    ] + [Measured(name="letters.kept_per_second", unit="letters/s", runs=[kept], note=f"{_AT_ONCE} in a transaction")]
+    ] + [
+        Measured(
+            name="dead_letters.kept_per_second", unit="dead letters/s", runs=[kept], note=f"{_AT_ONCE} in a transaction"
+        )
+    ]
 
 
 def _ask(store: SqlDeadLetterStore) -> tuple[dict[str, float], dict[str, float]]:

@@ -19,7 +19,7 @@ PARTS: Final = (
     "bigtable",
     "freshness",
     "idle",
-    "letters",
+    "dead-letters",
     "profile",
 )
 
@@ -61,7 +61,7 @@ class Sizes:
         "changes in the backlog of the part of that name", env="BENCH_BACKLOG", default=10_000_000, least=100
     )
     snapshot_rows: int = setting("rows of a snapshot", env="BENCH_SNAPSHOT_ROWS", default=50_000, least=5)
-    dead_letters: int = setting("dead letters in the store", env="BENCH_LETTERS", default=100_000, least=100)
+    dead_letters: int = setting("dead letters in the store", env="BENCH_DEAD_LETTERS", default=100_000, least=100)
     seconds: int = setting(
         "how long freshness, completion and idling are watched", env="BENCH_SECONDS", default=30, least=1
     )

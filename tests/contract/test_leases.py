@@ -105,11 +105,16 @@ class LeasesContract:
         assert "later" in then
         assert not {"acked", "kept"} & set(then)
 
-    def test_nothing_to_do_is_nothing_done(self, leases: MessageLeases) -> None:
+    def test_nothing_to_do_is_nothing_done(self, leases: MessageLeases, subscription: Subscription) -> None:
+        subscription.publish("a")
+        leased = subscription.lease()
         with leases.keeping([]):
             leases.ack([])
             leases.release([])
             leases.defer([], DEADLINE)
+            subscription.pass_time(LITTLE)
+
+        assert (set(leased), subscription.lease()) == ({"a"}, {})
 
 
 class TestFakeLeases(LeasesContract):

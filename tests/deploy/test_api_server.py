@@ -15,7 +15,7 @@ from tests.deploy.terraform_module import ROOT, TOOLS
 
 CHART: Final = str(ROOT / "deploy/helm/millrace")
 EXAMPLES: Final = {file.stem: str(file) for file in sorted((ROOT / "deploy/helm/examples").glob("*.yaml"))}
-SECRETS: Final = {"millrace-api": "token", "mask-key": "key", "letters-database": "url"}
+SECRETS: Final = {"millrace-api": "token", "mask-key": "key", "dead-letters-database": "url"}
 WORKLOADS: Final = "deployments,statefulsets"
 LONGEST: Final = timedelta(minutes=2)
 DRIVER: Final = """

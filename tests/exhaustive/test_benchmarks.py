@@ -48,10 +48,10 @@ PROMISED = {
     "amplification.zipf",
     "amplification.uniform",
     "idle.cores",
-    "letters.list",
-    "letters.groups",
-    "letters.filters",
-    "letters.stats",
+    "dead_letters.list",
+    "dead_letters.groups",
+    "dead_letters.filters",
+    "dead_letters.stats",
 }
 
 FLAT = 1.3
@@ -81,7 +81,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "BENCH_RECORDS": "100",
         "BENCH_SECONDS": "2",
         "BENCH_SNAPSHOT_ROWS": "1000",
-        "BENCH_LETTERS": "200",
+        "BENCH_DEAD_LETTERS": "200",
     }
     ended, figures = measured(tmp_path / "bench.json", tiny)
     assert figures.keys() >= PROMISED

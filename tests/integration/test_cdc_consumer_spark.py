@@ -77,6 +77,9 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     connections = len(events(consumer.process, "append_connection_opened"))
     assert connections <= 4 < batches  # one for each worker process, of which Spark keeps a few, and not for each task
     assert not {"lookup_data_sources", "create_data_source", "plan_data_source_read"} & _python_modules(consumer)
+    checkpoint = world.processes.directory / f"{consumer.process.name}-checkpoint"
+    assert [path.name for path in checkpoint.glob("commits/*")]
+    assert not list(checkpoint.rglob("*.crc"))  # as Spark's own choice of a class leaves them: it starts processes
 
     # BigQuery goes away for a while: nothing is redelivered or dead-lettered. (Longer than leases last: in tests/e2e.)
     before = int(counter(consumer, "leases_acked"))

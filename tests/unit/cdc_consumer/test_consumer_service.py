@@ -310,11 +310,13 @@ def test_what_is_reported_last_arrives_though_the_driver_is_ending() -> None:
 
 
 def test_a_report_that_is_not_received_is_dropped() -> None:
-    with listening(lambda _report: None) as driver:
-        send_report(driver, Report(counts=COUNTS))
-    send_report(driver, Report(counts=COUNTS))
-    send_report(driver, Report(counts=COUNTS))
-    send_report(None, Report(counts=COUNTS))
+    with heard() as (driver, reports):
+        send_report(driver, Report(process="heard"))
+    for _ in range(2):
+        send_report(driver, Report(process="after it"))
+    send_report(None, Report(process="to no driver"))
+
+    assert [reports.get_nowait().process for _ in range(reports.qsize())] == ["heard"]
 
 
 def test_who_does_not_know_the_secret_is_not_heard() -> None:

@@ -258,7 +258,11 @@ def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:
 def test_what_is_not_understood_of_it_is_passed_over(data: bytes) -> None:
     kept = FakeDurableBytes()
     kept.write(data)
-    DeadLetterLimit(1, kept)
+    limit = DeadLetterLimit(10, kept)
+    limit.judge(poison(10))
+    limit.remember(poison(10))
+    with pytest.raises(MisconfiguredError, match="11 of the last 11 messages"):
+        limit.judge(poison(1))
 
 
 def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_reports_nothing(tmp_path: Path) -> None:
