@@ -47,6 +47,7 @@ class FakeBigQuery:
         return self.called(name)
 
     def create_table(self, table: bigquery.Table, **_more: Any) -> bigquery.Table:
+        self.fail_if_planned("create_table")
         made = deepcopy(table.to_api_repr())
         made["type"] = "VIEW" if "view" in made else "TABLE"
         collation = made.setdefault("defaultCollation", self.defaults.get("defaultCollation", ""))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.cdc_consumer.adapters.schema.unanswered import ANSWERS_WITHIN
+from services.cdc_consumer.adapters.bigquery.unanswered import ANSWERS_WITHIN
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.ports import Heard

@@ -1,5 +1,6 @@
 """Questions without an answer: how long each is waited for, and that only an answer of now is taken."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,15 +12,16 @@ from typing import Any
 import pytest
 from google.cloud import bigquery
 
+from services.cdc_consumer.adapters.bigquery.unanswered import Unanswered
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.adapters.schema.unanswered import Unanswered
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import UnansweredError
-from tests.builders import a_header
+from tests.builders import PLANE_COLUMNS, a_header
 from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery
 from tests.unit.cdc_consumer.world import NOW
 
 PLANES = table_definition(a_header())
+WIDER = table_definition(a_header(columns=(*PLANE_COLUMNS, ("wings", "INT64"))))
 WITHIN = timedelta(seconds=5)
 
 
@@ -42,7 +44,7 @@ class Silent:
         """Answer, late."""
         self.may_answer.set()
         for thread in threading.enumerate():
-            if thread.name.startswith("ask table"):
+            if thread.name.startswith("ask "):
                 thread.join()
 
 
@@ -76,7 +78,7 @@ def refuse() -> int:
 def test_what_is_not_answered_is_waited_for_once_and_not_while_it_is_under_way(
     silent: Silent, waited: Sequence[float]
 ) -> None:
-    reads = Unanswered[int](WITHIN)
+    reads = Unanswered(WITHIN)
     for _time in range(3):
         with pytest.raises(UnansweredError, match=r"table: BigQuery (still )?gives no answer"):
             reads.ask("table", silent)
@@ -89,7 +91,7 @@ def test_what_is_not_answered_is_waited_for_once_and_not_while_it_is_under_way(
 def test_a_late_answer_is_not_taken_and_the_next_one_is_waited_for(
     silent: Silent, waited: Sequence[float], error: Exception | None, then: float
 ) -> None:
-    reads, silent.error = Unanswered[int](WITHIN), error
+    reads, silent.error = Unanswered(WITHIN), error
     with pytest.raises(UnansweredError):
         reads.ask("table", silent)
     silent.answer()
@@ -99,7 +101,7 @@ def test_a_late_answer_is_not_taken_and_the_next_one_is_waited_for(
 
 
 def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: Sequence[float]) -> None:
-    reads = Unanswered[int](WITHIN)
+    reads = Unanswered(WITHIN)
     with pytest.raises(ValueError, match="refused"):
         reads.ask("table", refuse)
     assert reads.ask("table", lambda: 2) == 2
@@ -131,3 +133,56 @@ def test_nothing_about_a_table_waits_longer_for_its_definition(
         call(BigQueryTables(client, "p", "d"))
     assert set(waited) == {5}
     silent.answer()
+
+
+@pytest.mark.parametrize(
+    ("silent_call", "call", "what"),
+    [
+        ("get_dataset", lambda tables: tables.ensure(PLANES), "dataset p.d"),
+        ("create_table", lambda tables: tables.ensure(PLANES), "table p.d.planes"),
+        ("update_table", lambda tables: tables.ensure(WIDER), "table p.d.planes"),
+        ("update_table", lambda tables: tables.complete(PLANES, NOW, NOW), "table p.d.planes"),
+        ("test_iam_permissions", lambda tables: tables.check_rights(PLANES), "table p.d.planes"),
+        ("list_tables", lambda tables: tables.check_rights(PLANES), "dataset p.d"),
+    ],
+)
+def test_no_call_about_a_table_or_its_dataset_is_waited_for_longer(
+    silent_call: str, call: Callable[[BigQueryTables], object], what: str, silent: Silent, waited: Sequence[float]
+) -> None:
+    class SilentBigQuery(FakeBigQuery):
+        def fail_if_planned(self, call: str) -> None:
+            if call == silent_call:
+                silent()
+
+        def test_iam_permissions(self, *_asked: Any, **_how: Any) -> dict[str, Any]:
+            self.fail_if_planned("test_iam_permissions")
+            return {}
+
+        def list_tables(self, _dataset: str, **_more: Any) -> Sequence[Any]:
+            self.fail_if_planned("list_tables")
+            return ()
+
+    client: Any = SilentBigQuery()
+    if silent_call == "update_table":
+        BigQueryTables(client, "p", "d").ensure(PLANES)
+    with pytest.raises(UnansweredError, match=rf"{re.escape(what)}: BigQuery gives no answer"):
+        call(BigQueryTables(client, "p", "d"))
+    assert set(waited) == {5}
+    silent.answer()
+
+
+def test_a_table_that_is_made_late_is_used_by_the_next_attempt(silent: Silent, waited: Sequence[float]) -> None:
+    class LateBigQuery(FakeBigQuery):
+        def create_table(self, table: bigquery.Table, **more: Any) -> bigquery.Table:
+            silent()
+            return super().create_table(table, **more)
+
+    client: Any = LateBigQuery()
+    tables = BigQueryTables(client, "p", "d")
+    for _attempt in range(2):
+        with pytest.raises(UnansweredError, match=r"table p\.d\.planes: BigQuery (still )?gives no answer"):
+            tables.ensure(PLANES)
+    silent.answer()
+
+    assert tables.ensure(PLANES).name == "planes"
+    assert waited[-1] == 30

@@ -14,6 +14,7 @@ from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 
+from services.cdc_consumer.adapters.bigquery.unanswered import TableClient
 from services.cdc_consumer.ports import TableTroubleError
 from shared.bigquery.client import beyond_limits, bigquery_errors
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -113,7 +114,7 @@ def rest_errors(what: str) -> AbstractContextManager[None]:
     return bigquery_errors(what, _table_trouble)
 
 
-def update_fields(client: bigquery.Client, table: bigquery.Table, fields: Sequence[str]) -> bigquery.Table | str:
+def update_fields(client: TableClient, table: bigquery.Table, fields: Sequence[str]) -> bigquery.Table | str:
     """Change fields of a table, and return it; BigQuery's words where a right is missing.
 
     The client's errors: Conflict or PreconditionFailed where another has changed the table since it was read, Forbidden

@@ -14,6 +14,7 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors, update_fields
+from services.cdc_consumer.adapters.bigquery.unanswered import TableClient
 from services.cdc_consumer.core.schema.masked_columns import MASKS
 from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD, TableTroubleError
 from shared.contracts.mirrors import MIRROR_OF
@@ -26,21 +27,19 @@ class NoTableError(TableTroubleError):
 
 
 def change_labels(
-    client: bigquery.Client,
+    client: TableClient,
     path: str,
     change: Callable[[bigquery.Table], Mapping[str, str | None] | None],
-    read: Callable[[str], bigquery.Table] | None = None,
 ) -> bool:
     """Give a table the labels that ``change`` makes of it as it is, and return whether it has new ones.
 
-    None is to leave it as it is; a label that is None goes. ``read`` returns the table. TransientError,
-    TableTroubleError or NoTableError where that cannot be done now. Where labels may not be written at all, that is
-    said in the log.
+    None is to leave it as it is; a label that is None goes. TransientError, TableTroubleError or
+    NoTableError where that cannot be done now. Where labels may not be written at all, that is said in the log.
     """
     for _attempt in range(_ATTEMPTS):
         with rest_errors(f"table {path}"):
             try:
-                found = client.get_table(path, **ONE_CALL) if read is None else read(path)
+                found = client.get_table(path, **ONE_CALL)
             except exceptions.NotFound as error:
                 raise NoTableError(f"there is no table {path}") from error
             labels = change(found)
@@ -51,7 +50,7 @@ def change_labels(
     raise TableTroubleError(f"table {path}: altered by others all the time")
 
 
-def labelled(client: bigquery.Client, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table | None:
+def labelled(client: TableClient, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table | None:
     """Give a table labels, and return it with them; None, which is said in the log, where they may not be written.
 
     The client's errors, as `update_fields`.

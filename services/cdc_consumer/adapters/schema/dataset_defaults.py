@@ -13,6 +13,7 @@ import structlog
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import update_fields
+from services.cdc_consumer.adapters.bigquery.unanswered import TableClient
 
 _DAY: Final = 86_400_000
 _NEAR: Final = timedelta(minutes=1)
@@ -44,7 +45,7 @@ def collated(field: bigquery.SchemaField) -> bool:
     return bool(field.to_api_repr().get("collation"))
 
 
-def lasting(client: bigquery.Client, made: bigquery.Table, keep: timedelta | None = None) -> bigquery.Table:
+def lasting(client: TableClient, made: bigquery.Table, keep: timedelta | None = None) -> bigquery.Table:
     """Take the expiry off a table or view that its dataset has given one, and return it as it is.
 
     But not that of partitions where there is a time to ``keep`` them.

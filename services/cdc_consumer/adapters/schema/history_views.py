@@ -12,8 +12,8 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors
+from services.cdc_consumer.adapters.bigquery.unanswered import AnsweringClient
 from services.cdc_consumer.adapters.schema.dataset_defaults import expiring, lasting, of_its_dataset, report_expiry
-from services.cdc_consumer.adapters.schema.unanswered import Unanswered
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.schema.views import view_description, view_name, view_query
 from shared.contracts.mirrors import HISTORY_OF
@@ -32,22 +32,17 @@ class View:
 class HistoryViews:
     """Makes and changes views."""
 
-    def __init__(self, client: bigquery.Client, reads: Unanswered[bigquery.Table]) -> None:
+    def __init__(self, client: AnsweringClient) -> None:
         self._client = client
-        self._reads = reads
         self.expiring: set[str] = set()
         """The histories, by identity, whose views expire because BigQuery did not answer as it should."""
 
     def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
         """Return what is there by the name of the view over a history."""
         path = bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
-
-        def read() -> bigquery.Table:
-            return self._client.get_table(path, **ONE_CALL)
-
         with rest_errors(f"view {path}"):
             try:
-                return View(path, self._reads.ask(f"view {path}", read))
+                return View(path, self._client.get_table(path, **ONE_CALL))
             except exceptions.NotFound:
                 return View(path, None)
             except exceptions.GoogleAPICallError as error:  # whatever it is, the rows are not to wait for it

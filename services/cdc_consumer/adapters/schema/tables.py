@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import islice, permutations
 from typing import Final
 
@@ -40,6 +39,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     until,
 )
 from services.cdc_consumer.adapters.bigquery.staleness import as_stale, interval_text
+from services.cdc_consumer.adapters.bigquery.unanswered import AnsweringClient, TableClient
 from services.cdc_consumer.adapters.schema.dataset_defaults import (
     case_sensitive,
     collated,
@@ -52,7 +52,6 @@ from services.cdc_consumer.adapters.schema.dataset_defaults import (
     warn_of_expiry,
 )
 from services.cdc_consumer.adapters.schema.history_views import HistoryViews
-from services.cdc_consumer.adapters.schema.unanswered import ANSWERS_WITHIN, Unanswered
 from services.cdc_consumer.adapters.schema.write_rights import WriteRights
 from services.cdc_consumer.core.schema.masked_columns import MASKS
 from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
@@ -87,7 +86,7 @@ _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
 
 
 def check_dataset(
-    client: bigquery.Client, project: str, dataset: str, within: timedelta = timedelta(seconds=30)
+    client: TableClient, project: str, dataset: str, within: timedelta = timedelta(seconds=30)
 ) -> bigquery.Dataset:
     """Return the dataset; MisconfiguredError, with the command that makes it, unless it is there.
 
@@ -130,14 +129,13 @@ class BigQueryTables:
         ``progressed`` is called for each table that is read or made: a task may have a thousand of them to make.
         ``seconds``: a clock that never goes back.
         """
-        self._client = client
+        self._client = AnsweringClient(client)
         self._project = project
         self._dataset = dataset
         self._clock_margin = clock_margin
         self._progressed = progressed
-        self._reads: Unanswered[bigquery.Table] = Unanswered(ANSWERS_WITHIN)
-        self._views = HistoryViews(client, self._reads)
-        self._rights = WriteRights(client, project, dataset, seconds)
+        self._views = HistoryViews(self._client)
+        self._rights = WriteRights(self._client, project, dataset, seconds)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
         self._dead_lettered: dict[str, int] = {}
@@ -180,7 +178,7 @@ class BigQueryTables:
                 )
             return completed(found.labels, found.created, since, read_since, now, self._clock_margin)
 
-        if change_labels(self._client, str(self._path(definition)), labels, self._get):
+        if change_labels(self._client, str(self._path(definition)), labels):
             structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)
 
     def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
@@ -199,7 +197,7 @@ class BigQueryTables:
             return changed
 
         with suppress(NoTableError):
-            if change_labels(self._client, path, labels, self._get):
+            if change_labels(self._client, path, labels):
                 self._dead_lettered[path] = beyond
             elif wanted:
                 raise NotLabelledError(f"table {path}: its labels may not be written")
@@ -214,7 +212,7 @@ class BigQueryTables:
             refused = changed is not None
             return changed
 
-        if change_labels(self._client, path, labels, self._get):
+        if change_labels(self._client, path, labels):
             fix = f"take another snapshot of {definition.mirror_of}: {RESYNC}"
             structlog.get_logger().error(ROWS_TOO_OLD, table=definition.identity, fix=fix)
         elif refused:
@@ -264,7 +262,7 @@ class BigQueryTables:
         path = str(self._path(definition))
         try:
             with rest_errors(f"table {path}"), suppress(exceptions.NotFound):
-                return self._get(path)
+                return self._client.get_table(path, **ONE_CALL)
         except TableTroubleError:
             try:
                 self._dataset_of(definition)
@@ -272,10 +270,6 @@ class BigQueryTables:
                 raise DatasetRefusedError(f"{error.message}; until then everything waits [{error.code}]") from error
             raise
         return None
-
-    def _get(self, path: str) -> bigquery.Table:
-        """Return a table; UnansweredError where BigQuery does not answer in time."""
-        return self._reads.ask(f"table {path}", partial(self._client.get_table, path, **ONE_CALL))
 
     def _dataset_of(self, definition: TableDefinition) -> bigquery.Dataset:
         try:
@@ -419,7 +413,7 @@ class BigQueryTables:
         mirror = replace(definition, name=definition.instead_of)
         with suppress(NoTableError):
             path, of_what = str(self._path(mirror)), label_of(definition.mirror_of)
-            if change_labels(self._client, path, lambda found: left_out(found.labels, of_what), self._get):
+            if change_labels(self._client, path, lambda found: left_out(found.labels, of_what)):
                 fix = "a history alone is kept of its source table: drop it, or have it mirrored again and resync it"
                 structlog.get_logger().warning(LEFT_OUT, table=mirror.identity, fix=fix)
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from google.cloud import bigquery
-
 from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors
+from services.cdc_consumer.adapters.bigquery.unanswered import AnsweringClient
 from services.cdc_consumer.ports import DatasetRefusedError, TableTroubleError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF
 
@@ -28,7 +27,7 @@ class WriteRights:
     """The rights of this identity on the tables of one dataset."""
 
     def __init__(
-        self, client: bigquery.Client, project: str, dataset: str, seconds: Callable[[], float] = time.monotonic
+        self, client: AnsweringClient, project: str, dataset: str, seconds: Callable[[], float] = time.monotonic
     ) -> None:
         """``seconds``: a clock that never goes back."""
         self._client = client

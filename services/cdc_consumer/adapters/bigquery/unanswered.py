@@ -1,10 +1,13 @@
 """Calls that BigQuery may not answer: a call is waited for a few seconds, and is not made again while it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from threading import Thread
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
+
+from google.cloud import bigquery
 
 from services.cdc_consumer.ports import UnansweredError
 
@@ -18,7 +21,7 @@ _LATE: Final = timedelta(seconds=30)
 """After a call whose answer came late: a slow service answers in the end."""
 
 
-class Unanswered(Generic[T]):
+class Unanswered:
     """Makes each call in a thread of its own, and stops waiting for it after a while. Used from one thread.
 
     A late answer is not used, because it may be old. It only shows that BigQuery answers.
@@ -26,7 +29,7 @@ class Unanswered(Generic[T]):
 
     def __init__(self, answers_within: timedelta) -> None:
         self._answers_within = answers_within
-        self._left: dict[str, Future[T]] = {}
+        self._left: dict[str, Future[Any]] = {}
         """The last call of each name that had no answer in time."""
 
     def ask(self, what: str, question: Callable[[], T]) -> T:
@@ -56,3 +59,43 @@ def _answer(asked: Future[T], question: Callable[[], T]) -> None:
         asked.set_result(question())
     except BaseException as error:  # noqa: BLE001  raised where the answer is taken
         asked.set_exception(error)
+
+
+class AnsweringClient:
+    """BigQuery's client for what is asked about tables: no call about one holds up the others for long.
+
+    UnansweredError where there is no answer in time. What a call does all the same is found by the next one.
+    """
+
+    def __init__(self, client: bigquery.Client) -> None:
+        self._client = client
+        self._calls = Unanswered(ANSWERS_WITHIN)
+
+    def get_table(self, table: bigquery.TableReference | str, **how: Any) -> bigquery.Table:
+        """Return a table."""
+        return self._calls.ask(f"table {table}", partial(self._client.get_table, table, **how))
+
+    def create_table(self, table: bigquery.Table, **how: Any) -> bigquery.Table:
+        """Make a table, and return it."""
+        return self._calls.ask(f"table {table.reference}", partial(self._client.create_table, table, **how))
+
+    def update_table(self, table: bigquery.Table, fields: Sequence[str], **how: Any) -> bigquery.Table:
+        """Change some fields of a table, and return it."""
+        return self._calls.ask(f"table {table.reference}", partial(self._client.update_table, table, fields, **how))
+
+    def get_dataset(self, dataset: str, **how: Any) -> bigquery.Dataset:
+        """Return a dataset."""
+        return self._calls.ask(f"dataset {dataset}", partial(self._client.get_dataset, dataset, **how))
+
+    def list_tables(self, dataset: str, **how: Any) -> Sequence[bigquery.table.TableListItem]:
+        """Return the tables of a dataset."""
+        return self._calls.ask(f"dataset {dataset}", lambda: list(self._client.list_tables(dataset, **how)))
+
+    def test_iam_permissions(self, table: str, permissions: Sequence[str], **how: Any) -> dict[str, Any]:
+        """Return which of some permissions this identity has on a table."""
+        asked = partial(self._client.test_iam_permissions, table, permissions, **how)
+        return self._calls.ask(f"table {table}", asked)
+
+
+TableClient = bigquery.Client | AnsweringClient
+"""What makes calls about tables."""
