@@ -53,6 +53,7 @@ class Sizes:
     baseline_changes: int = setting(
         "changes in the baseline's backlog, one a message", env="BENCH_BASELINE_CHANGES", default=20_000, least=10
     )
+    image: str = setting("the consumer's image, for the part start; processes alone", env="BENCH_IMAGE", default="")
     records: int = setting("records in a reader's backlog", env="BENCH_RECORDS", default=10_000, least=10)
     flat: int = setting(
         "changes in the largest backlog of flatness", env="BENCH_FLAT_CHANGES", default=1_000_000, least=1_000

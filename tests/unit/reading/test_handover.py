@@ -25,9 +25,9 @@ PARTITIONS = 1_000
 class Fleet(ToyStream):
     """Readers of many partitions without records."""
 
-    def __init__(self, at_once: int, partitions: int = PARTITIONS) -> None:
+    def __init__(self, at_once: int, partitions: int = PARTITIONS, call: float = 0.1) -> None:
         super().__init__({f"p{number:04}": ToyRow() for number in range(partitions)})
-        self.at_once, self.releases = at_once, True
+        self.at_once, self.call, self.releases = at_once, call, True
         self.unread: dict[str, float] = {}
         self.longest = 0.0
         self._running: list[tuple[Stop, asyncio.Task[None]]] = []
@@ -47,14 +47,14 @@ class Fleet(ToyStream):
 
 
 class DistantReader(ToyReader):
-    """A reader whose store takes a tenth of a second for a call."""
+    """A reader whose store takes its time for a call."""
 
     def __init__(self, fleet: Fleet, owner: str) -> None:
         super().__init__(fleet, ToyPublisher(ToyTopic()), replace(OPTIONS, owner=owner), Life())
         self._fleet, self._calling = fleet, asyncio.Lock()
 
     async def survey(self) -> Round[str]:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2 * self._fleet.call)
         return await super().survey()
 
     async def claim(self, due: Sequence[str]) -> Iterable[ToyPartition]:
@@ -69,7 +69,7 @@ class DistantReader(ToyReader):
 
     async def _call(self, partitions: int) -> None:
         async with self._calling:
-            await asyncio.sleep(0.1 * -(-partitions // self._fleet.at_once))
+            await asyncio.sleep(self._fleet.call * -(-partitions // self._fleet.at_once))
 
     async def read(self, owned: ToyPartition, stop: Stop) -> None:
         now = asyncio.get_running_loop().time
@@ -80,11 +80,12 @@ class DistantReader(ToyReader):
             self._fleet.unread[owned.name] = now()
 
 
+@pytest.mark.parametrize("call", [0.03, 0.1])
 @pytest.mark.parametrize("at_once", [50, PARTITIONS])
 async def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_lease_is_lost(
-    at_once: int,
+    at_once: int, call: float
 ) -> None:
-    fleet = Fleet(at_once)
+    fleet = Fleet(at_once, call=call)
     fleet.start("a")
     await asyncio.sleep(20)
     assert fleet.owned() == {"a": PARTITIONS}
