@@ -200,10 +200,10 @@ class TestBigQueryTables:
         with pytest.raises(TransientError):
             BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
 
-    def test_a_table_or_view_that_is_not_told_of_holds_up_no_other_one(
+    def test_a_silent_table_or_view_holds_up_no_other_one(
         self, stand_in: StandIn, rest: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("services.cdc_consumer.adapters.schema.tables.ANSWERS_WITHIN", timedelta(seconds=0.1))
+        monkeypatch.setattr("services.cdc_consumer.adapters.bigquery.unanswered.ANSWERS_WITHIN", timedelta(seconds=0.5))
         place = on_bigquery(stand_in, rest)
         for definition, silent in ((PLANES, "planes"), (HISTORY, "planes_history")):
             table = f"{PROJECT}.{stand_in.dataset}.{silent}"
