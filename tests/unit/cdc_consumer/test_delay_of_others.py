@@ -239,6 +239,25 @@ def test_a_table_of_many_column_lists_without_a_known_definition_delays_no_micro
     assert passed(world, began) <= LIMITS.table + MARGIN
 
 
+def test_a_table_of_several_column_lists_that_is_answered_a_moment_late_is_in_no_trouble(world: World) -> None:
+    began, asked = world.clock.time, list[str]()
+
+    def is_silent(table: str) -> bool:
+        if table == "planes" and not asked:
+            asked.append(table)
+            world.clock.pass_time(ANSWERS_WITHIN)
+        return table == "planes" and passed(world, began) < ANSWERS_WITHIN + timedelta(seconds=0.4)
+
+    world.tables.interrupted, world.tables.unanswered = is_silent, True
+    lists = [a_header(columns=(*PLANE_COLUMNS, (f"column_{number}", "STRING"))) for number in range(3)]
+    counts = world.apply(
+        *[a_message(a_change(1, number), header=header) for number, header in enumerate(lists, 1)],
+        a_message(a_change(1), header=AIRPORTS),
+    )
+
+    assert (counts.acked, counts.tables_in_trouble) == (4, ())
+
+
 def test_a_table_whose_answers_are_slow_is_in_trouble_once_and_then_waited_for(world: World) -> None:
     apply_to(world, 1, *OTHERS)
     world.writer.answers_after = dict.fromkeys(("planes", *OTHERS[:2]), timedelta(seconds=8))

@@ -17,7 +17,7 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import UnansweredError
 from tests.builders import PLANE_COLUMNS, a_header
-from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery
+from tests.unit.cdc_consumer.bigquery_client import NOT_FOUND, FakeBigQuery
 from tests.unit.cdc_consumer.world import NOW
 
 PLANES = table_definition(a_header())
@@ -81,30 +81,49 @@ def test_what_is_not_answered_is_waited_for_once_and_not_while_it_is_under_way(
     reads = Unanswered(WITHIN)
     for _time in range(3):
         with pytest.raises(UnansweredError, match=r"table: BigQuery (still )?gives no answer"):
-            reads.ask("table", silent)
-    assert reads.ask("another table", lambda: 7) == 7
+            reads.ask("table", "get", silent)
+    assert reads.ask("another table", "get", lambda: 7) == 7
     silent.answer()
     assert waited == [5, 5]
 
 
-@pytest.mark.parametrize(("error", "then"), [(None, 30), (OSError("the call timed out"), 1)])
+@pytest.mark.parametrize(
+    ("error", "then"), [(None, 30), (NOT_FOUND("no table"), 30), (OSError("the call timed out"), 1)]
+)
 def test_a_late_answer_is_not_taken_and_the_next_one_is_waited_for(
     silent: Silent, waited: Sequence[float], error: Exception | None, then: float
 ) -> None:
     reads, silent.error = Unanswered(WITHIN), error
     with pytest.raises(UnansweredError):
-        reads.ask("table", silent)
+        reads.ask("table", "get", silent)
     silent.answer()
-    assert reads.ask("table", lambda: 2) == 2
-    assert reads.ask("table", lambda: 3) == 3
+    assert reads.ask("table", "get", lambda: 2) == 2
+    assert reads.ask("table", "get", lambda: 3) == 3
     assert waited == [5, then, 5]
+
+
+def test_each_call_about_a_thing_has_its_own_time_and_none_is_made_while_another_runs(
+    silent: Silent, waited: Sequence[float]
+) -> None:
+    reads, silent.error = Unanswered(WITHIN), OSError("no token")
+    with pytest.raises(UnansweredError, match="table: BigQuery gives no answer"):
+        reads.ask("table", "update", silent)
+    with pytest.raises(UnansweredError, match="table: BigQuery still gives no answer"):
+        reads.ask("table", "get", silent)
+    silent.answer()
+    silent.may_answer.clear()
+    assert reads.ask("table", "get", lambda: 2) == 2
+    with pytest.raises(UnansweredError, match="table: BigQuery gives no answer; its last one came late: no token"):
+        reads.ask("table", "update", silent)
+    silent.answer()
+    assert waited == [5, 5, 1]
 
 
 def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: Sequence[float]) -> None:
     reads = Unanswered(WITHIN)
     with pytest.raises(ValueError, match="refused"):
-        reads.ask("table", refuse)
-    assert reads.ask("table", lambda: 2) == 2
+        reads.ask("table", "get", refuse)
+    assert reads.ask("table", "get", lambda: 2) == 2
     assert waited == [5, 5]
 
 
@@ -185,4 +204,4 @@ def test_a_table_that_is_made_late_is_used_by_the_next_attempt(silent: Silent, w
     silent.answer()
 
     assert tables.ensure(PLANES).name == "planes"
-    assert waited[-1] == 30
+    assert set(waited) == {5}

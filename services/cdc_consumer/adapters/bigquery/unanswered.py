@@ -7,6 +7,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final, TypeVar
 
+from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.ports import UnansweredError
@@ -29,29 +30,35 @@ class Unanswered:
 
     def __init__(self, answers_within: timedelta) -> None:
         self._answers_within = answers_within
-        self._left: dict[str, Future[Any]] = {}
-        """The last call of each name that had no answer in time."""
+        self._left: dict[str, dict[str, Future[Any]]] = {}
+        """Of each thing, the last calls that had no answer in time, by their names."""
 
-    def ask(self, what: str, question: Callable[[], T]) -> T:
-        """Return the answer to ``question``, or raise its error; UnansweredError if neither comes in time."""
+    def ask(self, what: str, call: str, question: Callable[[], T]) -> T:
+        """Return the answer to ``question``, a ``call`` about something, or raise its error.
+
+        UnansweredError if neither comes in time, or another call about the same still runs.
+        """
         asked: Future[T] = Future()
-        within = self._within(what)
+        within, last = self._within(what, call)
         Thread(target=_answer, args=(asked, question), name=f"ask {what}", daemon=True).start()
         try:
             asked.exception(within.total_seconds())
         except TimeoutError:
-            self._left[what] = asked
-            raise UnansweredError(f"{what}: BigQuery gives no answer") from None
-        self._left.pop(what, None)
+            self._left.setdefault(what, {})[call] = asked
+            raise UnansweredError(f"{what}: BigQuery gives no answer{last}") from None
+        self._left.get(what, {}).pop(call, None)
         return asked.result()
 
-    def _within(self, what: str) -> timedelta:
-        left = self._left.get(what)
-        if left is None:
-            return self._answers_within
-        if not left.done():
+    def _within(self, what: str, call: str) -> tuple[timedelta, str]:
+        """Return how long to wait, and how the last such call ended, if that was an error."""
+        left = self._left.get(what, {})
+        if not all(each.done() for each in left.values()):
             raise UnansweredError(f"{what}: BigQuery still gives no answer")
-        return _LATE if left.exception() is None else _AFTER_SILENCE
+        if call not in left:
+            return self._answers_within, ""
+        error = left[call].exception()
+        is_answer = error is None or isinstance(error, exceptions.ClientError)
+        return _LATE if is_answer else _AFTER_SILENCE, "" if error is None else f"; its last one came late: {error}"
 
 
 def _answer(asked: Future[T], question: Callable[[], T]) -> None:
@@ -73,28 +80,34 @@ class AnsweringClient:
 
     def get_table(self, table: bigquery.TableReference | str, **how: Any) -> bigquery.Table:
         """Return a table."""
-        return self._calls.ask(f"table {table}", partial(self._client.get_table, table, **how))
+        return self._calls.ask(f"table {table}", "get_table", partial(self._client.get_table, table, **how))
 
     def create_table(self, table: bigquery.Table, **how: Any) -> bigquery.Table:
         """Make a table, and return it."""
-        return self._calls.ask(f"table {table.reference}", partial(self._client.create_table, table, **how))
+        return self._calls.ask(
+            f"table {table.reference}", "create_table", partial(self._client.create_table, table, **how)
+        )
 
     def update_table(self, table: bigquery.Table, fields: Sequence[str], **how: Any) -> bigquery.Table:
         """Change some fields of a table, and return it."""
-        return self._calls.ask(f"table {table.reference}", partial(self._client.update_table, table, fields, **how))
+        return self._calls.ask(
+            f"table {table.reference}", "update_table", partial(self._client.update_table, table, fields, **how)
+        )
 
     def get_dataset(self, dataset: str, **how: Any) -> bigquery.Dataset:
         """Return a dataset."""
-        return self._calls.ask(f"dataset {dataset}", partial(self._client.get_dataset, dataset, **how))
+        return self._calls.ask(f"dataset {dataset}", "get_dataset", partial(self._client.get_dataset, dataset, **how))
 
     def list_tables(self, dataset: str, **how: Any) -> Sequence[bigquery.table.TableListItem]:
         """Return the tables of a dataset."""
-        return self._calls.ask(f"dataset {dataset}", lambda: list(self._client.list_tables(dataset, **how)))
+        return self._calls.ask(
+            f"dataset {dataset}", "list_tables", lambda: list(self._client.list_tables(dataset, **how))
+        )
 
     def test_iam_permissions(self, table: str, permissions: Sequence[str], **how: Any) -> dict[str, Any]:
         """Return which of some permissions this identity has on a table."""
         asked = partial(self._client.test_iam_permissions, table, permissions, **how)
-        return self._calls.ask(f"table {table}", asked)
+        return self._calls.ask(f"table {table}", "test_iam_permissions", asked)
 
 
 TableClient = bigquery.Client | AnsweringClient

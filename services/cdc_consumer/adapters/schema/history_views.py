@@ -1,8 +1,9 @@
 """The views over histories and tables of entries: made with them, and changed when they are widened.
 
 Source: BigQuery, "Create logical views": a view has the columns that its query had when it was made or last changed.
-A view that cannot be had holds up no change: it is said in the log, and tried again with the next process. One whose
-expiry BigQuery did not take off is tried again with the next changes of its history.
+A view that BigQuery refuses holds up no change: that is logged, and tried again with the next process. Where BigQuery
+gives no answer, the history waits as for its own. A view whose expiry BigQuery did not take off is tried again with the
+next changes of its history.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from services.cdc_consumer.adapters.bigquery.unanswered import AnsweringClient
 from services.cdc_consumer.adapters.schema.dataset_defaults import expiring, lasting, of_its_dataset, report_expiry
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.schema.views import view_description, view_name, view_query
+from services.cdc_consumer.ports import UnansweredError
 from shared.contracts.mirrors import HISTORY_OF
 
 
@@ -93,9 +95,9 @@ class HistoryViews:
                 lasting(self._client, view)
             else:
                 report_expiry(view)
-        except exceptions.GoogleAPICallError as error:
+        except (exceptions.GoogleAPICallError, UnansweredError) as error:
             self.expiring.add(definition.identity)
-            report_expiry(view, error=str(error.message))
+            report_expiry(view, error=str(getattr(error, "message", error)))
 
 
 def _ours(view: bigquery.Table, history: bigquery.Table) -> bool:

@@ -440,12 +440,15 @@ class Writing:
     def _attribute_failures(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
         alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
-        unanswered = [one for one in failing if isinstance(one.failing, UnansweredError)]
+        unanswered: dict[str, Nanoseconds] = {}  # since when a table's call is, that all its lists wait for
+        for one in failing:
+            if isinstance(one.failing, UnansweredError):
+                unanswered[one.table] = min(_beginning(one), unanswered.get(one.table, _beginning(one)))
         any_accepted: bool | None = None
         for one in failing:
             now, since = self.clock.now(), _beginning(one)
-            if isinstance(one.failing, UnansweredError):  # to a call that all lists of the table wait for
-                since = min(_beginning(each) for each in unanswered if each.table == one.table)
+            if isinstance(one.failing, UnansweredError):
+                since = unanswered[one.table]
             if isinstance(one.failing, DatasetRefusedError):
                 if self._others_accepted(since, tables):  # of another dataset, so they need not wait for this one
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
@@ -588,7 +591,8 @@ class Writing:
         """Ensure a table again, because others are accepted now: BigQuery may have been unavailable when it failed."""
         if not one.ensured_once_more:
             one.ensured_once_more = True
-            if isinstance(one.failing, UnansweredError) and not self._waited:
+            in_time = isinstance(one.failing, UnansweredError) and not self.known.certain(one.definition)
+            if in_time and not self._waited:
                 self._waited = True  # once for all: their calls, which still run, are answered at about the same time
                 self.stop.wait(_BESIDE)
             self._attempt(one, self._ensure, set())
