@@ -57,16 +57,21 @@ def on_disk(location: str | None) -> Path | None:
 
 
 def choose_checkpoint_writer(session: "SparkSession", location: str) -> None:
-    """Have Spark write a checkpoint that is on a disk by one of its own classes that starts few processes.
+    """Have Spark write a checkpoint that is on a disk in a way that starts few processes (decision 0070).
 
-    The one that Spark takes by itself has Hadoop start `chmod` and `readlink` a dozen times in each micro-batch, a
-    third of a small one's time (decision 0070). Elsewhere than on a disk Spark's choice is the safe one.
+    By itself it has Hadoop start `chmod` and `readlink` a dozen times for each micro-batch. Elsewhere Spark chooses.
     """
-    if on_disk(location) is not None:
-        package = f"{_STREAMING}.checkpointing" if major_minor(session.version) >= (4, 1) else _STREAMING
-        session.conf.set(
-            "spark.sql.streaming.checkpointFileManagerClass", f"{package}.FileSystemBasedCheckpointFileManager"
-        )
+    default = str(session.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS"))
+    if on_disk(location) is None or not (location.startswith("file:") or default.startswith("file:")):
+        return
+    package = f"{_STREAMING}.checkpointing" if major_minor(session.version) >= (4, 1) else _STREAMING
+    for name, value in {
+        "spark.sql.streaming.checkpointFileManagerClass": f"{package}.FileSystemBasedCheckpointFileManager",
+        # No file of checksums beside each file; the file system with them is the one that Hadoop remembers.
+        "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "fs.file.impl.disable.cache": "true",
+    }.items():
+        session.conf.set(name, value)
 
 
 @contextmanager

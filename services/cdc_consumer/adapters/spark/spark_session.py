@@ -281,8 +281,6 @@ def spark_settings(
         "spark.executorEnv.GRPC_VERBOSITY": "NONE",  # on other machines; here workers inherit it
         **{f"spark.executorEnv.{name}": value for name, value in KEEP_MEMORY.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        # No file of checksums beside each file of the checkpoint: Hadoop starts `chmod` for every file that it makes.
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         # No file of Spark's configuration changes these.
         "spark.task.maxFailures": "1",  # a task done again would pull other messages: the restart is the retry
         "spark.speculation": "false",  # a second run of a task that pulls would lease messages that no task keeps
