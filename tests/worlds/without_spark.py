@@ -58,7 +58,10 @@ class Session:
         slots = (os.cpu_count() or 1) if cores[1] == "*" else int(cores[1])
         spawning = multiprocessing.get_context("spawn")  # a fork would run gRPC's handlers
         spawning.set_executable(os.environ.get("PYSPARK_PYTHON", sys.executable))
-        self.sparkContext = SimpleNamespace(defaultParallelism=slots)
+        hadoop = {"fs.defaultFS": "none: there are no checkpoints here"}
+        self.sparkContext = SimpleNamespace(
+            defaultParallelism=slots, _jsc=SimpleNamespace(hadoopConfiguration=lambda: hadoop)
+        )
         self.dataSource = self
         self._formats: dict[str, type[DataSource]] = {}
         self._workers = ProcessPoolExecutor(slots, spawning, _be_a_worker)
