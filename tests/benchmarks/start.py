@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from deploy.local.platform.emulators import free_port
 from deploy.local.platform.services import Pipeline, Service, wait_until_ready
@@ -25,6 +26,7 @@ from tests.benchmarks.workload import Workload
 _CHANGES = 500
 _TARGET = 15.0
 _POLL = 0.02
+_IN_CONTAINER: Final = Path("/tmp/checkpoint")
 _Running = Callable[[Platform, Pipeline, str], AbstractContextManager[Service]]
 
 
@@ -59,7 +61,7 @@ def _measure(platform: Platform, sizes: Sizes, name: str, running: _Running) -> 
 @contextmanager
 def _running_in_container(image: str, platform: Platform, pipeline: Pipeline, name: str) -> Iterator[Service]:
     port = free_port()
-    settings = {**pipeline.consumer_environment(Path("/tmp/checkpoint")), "LOG_LEVEL": "WARNING", "PORT": str(port)}
+    settings = {**pipeline.consumer_environment(_IN_CONTAINER), "LOG_LEVEL": "WARNING", "PORT": str(port)}
     words = [word for setting, value in settings.items() for word in ("--env", f"{setting}={value}")]
     engine = {variable: value for variable, value in os.environ.items() if variable.startswith("DOCKER_")}
     command = ["docker", "run", "--rm", "--network", "host", *words, image]

@@ -440,7 +440,7 @@ class Writing:
     def _attribute_failures(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
         alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
-        unanswered: dict[str, Nanoseconds] = {}  # since when a table's call is, that all its lists wait for
+        unanswered: dict[str, Nanoseconds] = {}  # since when; all column lists of a table wait for the same call
         for one in failing:
             if isinstance(one.failing, UnansweredError):
                 unanswered[one.table] = min(_beginning(one), unanswered.get(one.table, _beginning(one)))
@@ -591,9 +591,8 @@ class Writing:
         """Ensure a table again, because others are accepted now: BigQuery may have been unavailable when it failed."""
         if not one.ensured_once_more:
             one.ensured_once_more = True
-            in_time = isinstance(one.failing, UnansweredError) and not self.known.certain(one.definition)
-            if in_time and not self._waited:
-                self._waited = True  # once for all: their calls, which still run, are answered at about the same time
+            if isinstance(one.failing, UnansweredError) and not self._waited:
+                self._waited = True  # once for all tables: their calls still run, and are answered about the same time
                 self.stop.wait(_BESIDE)
             self._attempt(one, self._ensure, set())
         if one.failing is not None:
