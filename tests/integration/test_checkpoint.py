@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from services.cdc_consumer.__main__ import main
-from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, on_disk, owned_checkpoint
+from services.cdc_consumer.adapters.spark.checkpoint import (
+    move_damaged_checkpoint,
+    on_disk,
+    owned_checkpoint,
+    unreadable_offsets,
+)
+from services.cdc_consumer.wiring.service import FAILED
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.service import MISCONFIGURED
 from tests.unit.cdc_consumer.world import NEEDED
@@ -72,6 +78,29 @@ def test_of_a_damaged_checkpoint_sparks_files_alone_are_moved_and_only_the_last_
     assert [path.name for path in (tmp_path / "damaged" / "offsets").iterdir()] == ["2"]
 
     assert move_damaged_checkpoint("gs://bucket/x") is None
+
+
+@pytest.mark.parametrize(
+    "cut_off", ["v1", 'v1\n{"batchWatermarkMs":0}', 'v1\n{"batchWatermarkMs":0}\n{"bat', 'v1\n{}\n{"batch":10\0\0']
+)
+def test_a_last_line_of_the_newest_offsets_that_is_cut_off_is_damage_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut_off: str
+) -> None:
+    (tmp_path / "offsets").mkdir()
+    assert unreadable_offsets(str(tmp_path)) is None
+    for number, text in (("9", cut_off), ("10", 'v1\n{"batchWatermarkMs":0}\n{"batch": 10}'), (".11.tmp", cut_off)):
+        (tmp_path / "offsets" / number).write_text(text)
+    assert unreadable_offsets(str(tmp_path)) is None
+
+    (tmp_path / "offsets" / "10").write_text(cut_off)
+    for name, value in (NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)}).items():
+        monkeypatch.setenv(name, value)
+    assert main([]) == FAILED
+
+    output = capsys.readouterr().err
+    assert "checkpoint_damaged" in output
+    assert f"the last line of {tmp_path}/offsets/10" in output
+    assert (tmp_path / "damaged" / "offsets" / "10").read_text() == cut_off
 
 
 @pytest.mark.parametrize("scheme", ["file://", "file:"])

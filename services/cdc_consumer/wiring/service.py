@@ -25,6 +25,7 @@ from services.cdc_consumer.adapters.spark.checkpoint import (
     choose_checkpoint_writer,
     move_damaged_checkpoint,
     owned_checkpoint,
+    unreadable_offsets,
 )
 from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
@@ -115,6 +116,8 @@ def service(start_java: StartJava) -> int:
             started("cdc_consumer", settings, os.environ)
             with owned_checkpoint(settings.checkpoint_location):
                 try:
+                    if (unreadable := unreadable_offsets(settings.checkpoint_location)) is not None:
+                        raise CheckpointDamagedError(f"the last line of {unreadable}")
                     done = serve(settings, start_java, stop)
                 except CheckpointDamagedError as error:
                     moved_to = move_damaged_checkpoint(settings.checkpoint_location)

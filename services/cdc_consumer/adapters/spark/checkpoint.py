@@ -4,6 +4,7 @@ Two queries on one checkpoint number the same micro-batches; Spark finds that la
 trace. Elsewhere than on a disk (gs://bucket/x) there is no lock, and Spark's own check is all there is.
 """
 
+import json
 import os
 import re
 import shutil
@@ -45,6 +46,23 @@ def move_damaged_checkpoint(location: str | None) -> Path | None:
         if (directory / name).exists():
             (directory / name).rename(damaged / name)
     return damaged
+
+
+def unreadable_offsets(location: str | None) -> Path | None:
+    """Return the newest file of offsets of a checkpoint on a disk if its last line is cut off, else None.
+
+    That line is the consumer's own, so Spark does not look at it: it hands it to Python, whose error says nothing of a
+    file. A file without any line is Spark's to refuse.
+    """
+    directory = on_disk(location)
+    files = [] if directory is None else [each for each in (directory / "offsets").glob("*") if each.name.isdecimal()]
+    newest = max(files, key=lambda each: int(each.name), default=None)
+    lines = [] if newest is None else newest.read_text(errors="replace").splitlines()
+    try:
+        is_readable = not lines or isinstance(json.loads(lines[-1])["batch"], int)
+    except (ValueError, LookupError, TypeError):
+        is_readable = False
+    return None if is_readable else newest
 
 
 def on_disk(location: str | None) -> Path | None:

@@ -120,7 +120,15 @@ class QueryFailedError(Exception):
 
 
 class CheckpointDamagedError(MisconfiguredError):
-    """Spark cannot read its own files of the checkpoint, so that a restart would fail in the same way."""
+    """A file of the checkpoint cannot be read, so that a restart would fail in the same way."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            "checkpoint-damaged",
+            f"Spark cannot read what it has kept in CHECKPOINT_LOCATION ({why}), as after a full disk, a power failure "
+            "or a newer Spark: delete that directory, and start the consumer; nothing is lost, since what was not "
+            "acked comes again",
+        )
 
 
 def error_of(words: str) -> Exception:
@@ -133,12 +141,7 @@ def error_of(words: str) -> Exception:
         return MisconfiguredError.from_text(misconfigured[1].strip(), "spark-task-refused")
     damaged = _DAMAGED.search(words)
     if damaged is not None and "Traceback" not in words:
-        return CheckpointDamagedError(
-            "checkpoint-damaged",
-            f"Spark cannot read what it has kept in CHECKPOINT_LOCATION ({damaged[0].strip()}), as after a full disk, "
-            "a power failure or a newer Spark: delete that directory, and start the consumer; nothing is lost, since "
-            "what was not acked comes again",
-        )
+        return CheckpointDamagedError(damaged[0].strip())
     return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
 
 
