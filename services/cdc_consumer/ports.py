@@ -6,7 +6,7 @@ Each method's docstring states the promise that the fake keeps too. TransientErr
 unavailable, the same call may succeed later; MisconfiguredError: none will until someone acts.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -229,6 +229,12 @@ class DestinationTables(Protocol):
         key, or a column of another type that can have none beside it. TableTroubleError where this one table is
         refused, has no key at all, is of another source table, or is in a dataset that is not there (MisconfiguredError
         if that is the usual one) or is refused too (DatasetRefusedError if that is the usual one).
+        """
+
+    def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
+        """Ask about some tables at once: within the block `ensure` need not wait for each by itself.
+
+        Several that BigQuery does not answer for then hold up others no longer than one.
         """
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:

@@ -205,12 +205,15 @@ class TestBigQueryTables:
     ) -> None:
         monkeypatch.setattr("services.cdc_consumer.adapters.bigquery.unanswered.ANSWERS_WITHIN", timedelta(seconds=0.5))
         place = on_bigquery(stand_in, rest)
-        for definition, silent in ((PLANES, "planes"), (HISTORY, "planes_history")):
-            table = f"{PROJECT}.{stand_in.dataset}.{silent}"
-            stand_in.control("POST", "faults", action="stall", on="rest", method="GET", table=table)
-            with pytest.raises(TransientError, match=f"{silent}: BigQuery gives no answer"):
-                place.tables.ensure(definition)
         airports = table_definition(a_header("airports"))
+        silent = {"planes": PLANES, "planes_history": HISTORY}
+        for name in silent:
+            table = f"{PROJECT}.{stand_in.dataset}.{name}"
+            stand_in.control("POST", "faults", action="stall", on="rest", method="GET", table=table)
+        with place.tables.asked_together([*silent.values(), airports]):
+            for name, definition in silent.items():
+                with pytest.raises(TransientError, match=f"{name}: BigQuery gives no answer"):
+                    place.tables.ensure(definition)
         retrying(Stop())(place.tables.ensure, airports)
         stand_in.control("DELETE", "faults")
         for definition in (PLANES, HISTORY):

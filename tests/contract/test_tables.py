@@ -79,6 +79,16 @@ class TablesContract:
         assert place.columns("planes") == [*[column.name for column in there.columns], name]
         assert beside(there, place.others.ensure(there)) == {}
 
+    def test_tables_that_are_asked_for_together_are_made_and_found_as_any_other(self, place: Place) -> None:
+        for tables in (place.tables, place.others, place.tables):
+            with tables.asked_together([PLANES, HISTORY]):
+                assert (tables.ensure(HISTORY), tables.ensure(PLANES)) == (HISTORY, PLANES)
+        place.tables.forget("planes")
+        with place.tables.asked_together([PLANES]):
+            place.others.ensure(COLOUR)
+            place.tables.ensure(RANGE)
+        assert place.columns("planes")[-2:] == ["colour", "range"]
+
     def test_what_another_process_has_added_is_kept(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         place.others.ensure(COLOUR)

@@ -1,6 +1,7 @@
 """The Tables port in memory: table definitions by their identity."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -55,6 +56,10 @@ class FakeTables:
         self.now = 0
         """In microseconds: when masks are changed."""
         self._known: dict[str, TableDefinition] = {}
+
+    def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
+        assert len({each.identity for each in definitions}) == len(list(definitions))
+        return nullcontext()
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         name = definition.identity

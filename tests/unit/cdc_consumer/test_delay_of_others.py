@@ -3,7 +3,8 @@
 Without trouble, no time goes by in this world: a row's delay is the time from the start of the backlog to its ack.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 
 from services.cdc_consumer.adapters.bigquery.unanswered import ANSWERS_WITHIN
 from services.cdc_consumer.app.stream.trouble import RetryLimits
+from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.ports import Heard
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
@@ -236,6 +238,30 @@ def test_a_table_of_many_column_lists_without_a_known_definition_delays_no_micro
     )
 
     assert (counts.acked, counts.tables_in_trouble) == (1, ("planes",))
+    assert passed(world, began) <= LIMITS.table + MARGIN
+
+
+def test_several_tables_without_a_known_definition_delay_no_micro_batch_for_longer(world: World) -> None:
+    began, asked_at, waited_for = world.clock.time, dict[str, int](), set[str]()
+
+    @contextmanager
+    def asked_together(definitions: Iterable[TableDefinition]) -> Iterator[None]:
+        asked_at.update(dict.fromkeys([each.identity for each in definitions], world.clock.time))
+        yield
+        asked_at.clear()
+
+    def is_silent(table: str) -> bool:
+        if table in OTHERS and table not in waited_for:
+            waited_for.add(table)
+            so_far = passed(world, asked_at.get(table, world.clock.time))
+            world.clock.pass_time(max(timedelta(0), ANSWERS_WITHIN - so_far))
+        return table in OTHERS
+
+    world.tables.asked_together = asked_together  # type: ignore[method-assign]
+    world.tables.interrupted, world.tables.unanswered = is_silent, True
+    counts = apply_to(world, 1, *OTHERS, "planes")
+
+    assert (counts.acked, set(counts.tables_in_trouble)) == (1, set(OTHERS))
     assert passed(world, began) <= LIMITS.table + MARGIN
 
 

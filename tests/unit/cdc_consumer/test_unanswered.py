@@ -62,7 +62,7 @@ def waited(silent: Silent, monkeypatch: pytest.MonkeyPatch) -> Sequence[float]:
     def wait(asked: Future[int], timeout: float | None = None) -> BaseException | None:
         if timeout is not None:
             found.append(timeout)
-            while not (asked.done() or silent.is_asked.is_set()):
+            while timeout and not (asked.done() or silent.is_asked.is_set()):
                 time.sleep(0.001)
             silent.is_asked.clear()
         return exception(asked, 0)
@@ -117,6 +117,37 @@ def test_each_call_about_a_thing_has_its_own_time_and_none_is_made_while_another
         reads.ask("table", "update", silent)
     silent.answer()
     assert waited == [5, 5, 1]
+
+
+def test_several_that_are_asked_together_and_give_no_answer_are_waited_for_as_long_as_one(
+    silent: Silent, waited: Sequence[float]
+) -> None:
+    seconds = [0.0]
+    reads = Unanswered(WITHIN, lambda: seconds[0])
+    with reads.ahead("get", {"planes": silent, "airports": silent, "pilots": lambda: 7}):
+        assert reads.ask("pilots", "get", refuse) == 7
+        assert reads.ask("pilots", "get", lambda: 8) == 8
+        for table in ("planes", "airports"):
+            silent.is_asked.set()  # ahead
+            with pytest.raises(UnansweredError, match=f"{table}: BigQuery gives no answer"):
+                reads.ask(table, "get", refuse)
+            seconds[0] = 5.0
+    with reads.ahead("get", {"airports": refuse}), pytest.raises(UnansweredError, match="BigQuery still gives no"):
+        reads.ask("airports", "get", refuse)
+    silent.answer()
+    assert waited == [5, 5, 5, 0]
+
+
+def test_what_is_asked_ahead_answers_only_what_is_asked_in_the_block(silent: Silent, waited: Sequence[float]) -> None:
+    reads = Unanswered(WITHIN)
+    with reads.ahead("get", {"planes": lambda: 1, "airports": silent}):
+        assert reads.ask("planes", "update", lambda: 2) == 2
+    assert reads.ask("planes", "get", lambda: 3) == 3
+    with pytest.raises(UnansweredError, match="airports: BigQuery still gives no answer"):
+        reads.ask("airports", "get", refuse)
+    silent.answer()
+    assert reads.ask("airports", "get", lambda: 4) == 4
+    assert waited == [5, 5, 30]
 
 
 def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: Sequence[float]) -> None:

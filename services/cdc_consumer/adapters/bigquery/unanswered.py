@@ -1,7 +1,9 @@
 """Calls that BigQuery may not answer: a call is waited for a few seconds, and is not made again while it runs."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from threading import Thread
@@ -28,21 +30,48 @@ class Unanswered:
     A late answer is not used, because it may be old. It only shows that BigQuery answers.
     """
 
-    def __init__(self, answers_within: timedelta) -> None:
+    def __init__(self, answers_within: timedelta, seconds: Callable[[], float] = time.monotonic) -> None:
+        """``seconds``: a clock that never goes back."""
         self._answers_within = answers_within
+        self._seconds = seconds
         self._left: dict[str, dict[str, Future[Any]]] = {}
         """Of each thing, the last calls that had no answer in time, by their names."""
+        self._ahead: dict[tuple[str, str], tuple[float, Future[Any]]] = {}
+        """By thing and call, what was asked ahead, and when."""
+
+    @contextmanager
+    def ahead(self, call: str, questions: Mapping[str, Callable[[], object]]) -> Iterator[None]:
+        """Ask about several things at once: what `ask` asks within the block is asked already.
+
+        It is waited for since then, so several that give no answer are waited for as long as one.
+        """
+        began = self._seconds()
+        for what, question in questions.items():
+            if all(each.done() for each in self._left.get(what, {}).values()):
+                self._ahead[what, call] = began, _begin(what, question)
+        try:
+            yield
+        finally:
+            for (what, each), (_began, asked) in self._ahead.items():
+                if not asked.done():
+                    self._left.setdefault(what, {})[each] = asked
+            self._ahead.clear()
 
     def ask(self, what: str, call: str, question: Callable[[], T]) -> T:
         """Return the answer to ``question``, a ``call`` about something, or raise its error.
 
         UnansweredError if neither comes in time, or another call about the same still runs.
         """
-        asked: Future[T] = Future()
         within, last = self._within(what, call)
-        Thread(target=_answer, args=(asked, question), name=f"ask {what}", daemon=True).start()
+        left = within.total_seconds()
+        asked: Future[T]
+        if (ahead := self._ahead.pop((what, call), None)) is not None:
+            began, asked = ahead
+            left = max(0.0, left - (self._seconds() - began))
+        else:
+            asked = _begin(what, question)
         try:
-            asked.exception(within.total_seconds())
+            asked.exception(left)
         except TimeoutError:
             self._left.setdefault(what, {})[call] = asked
             raise UnansweredError(f"{what}: BigQuery gives no answer{last}") from None
@@ -59,6 +88,12 @@ class Unanswered:
         error = left[call].exception()
         is_answer = error is None or isinstance(error, exceptions.ClientError)
         return _LATE if is_answer else _AFTER_SILENCE, "" if error is None else f"; its last one came late: {error}"
+
+
+def _begin(what: str, question: Callable[[], T]) -> Future[T]:
+    asked: Future[T] = Future()
+    Thread(target=_answer, args=(asked, question), name=f"ask {what}", daemon=True).start()
+    return asked
 
 
 def _answer(asked: Future[T], question: Callable[[], T]) -> None:
@@ -81,6 +116,11 @@ class AnsweringClient:
     def get_table(self, table: bigquery.TableReference | str, **how: Any) -> bigquery.Table:
         """Return a table."""
         return self._calls.ask(f"table {table}", "get_table", partial(self._client.get_table, table, **how))
+
+    def get_tables_ahead(self, tables: Iterable[str], **how: Any) -> AbstractContextManager[None]:
+        """Ask for some tables at once: within the block `get_table` takes these answers."""
+        questions = {f"table {table}": partial(self._client.get_table, table, **how) for table in tables}
+        return self._calls.ahead("get_table", questions)
 
     def create_table(self, table: bigquery.Table, **how: Any) -> bigquery.Table:
         """Make a table, and return it."""

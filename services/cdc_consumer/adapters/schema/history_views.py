@@ -31,6 +31,11 @@ class View:
     """Why nothing is known of it."""
 
 
+def view_path(changelog: bigquery.TableReference, definition: TableDefinition) -> bigquery.TableReference:
+    """Return where the view over a history is."""
+    return bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
+
+
 class HistoryViews:
     """Makes and changes views."""
 
@@ -41,7 +46,7 @@ class HistoryViews:
 
     def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
         """Return what is there by the name of the view over a history."""
-        path = bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
+        path = view_path(changelog, definition)
         with rest_errors(f"view {path}"):
             try:
                 return View(path, self._client.get_table(path, **ONE_CALL))

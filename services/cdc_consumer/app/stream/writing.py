@@ -73,6 +73,9 @@ _PROOFS: Final = 3
 _RECHECKS: Final = 3
 """How often a row has to fail, each time between two others that are accepted, before it is to blame."""
 
+_ASKED_TOGETHER: Final = 4
+"""Tables that are asked for at once. BigQuery takes 100 such calls a second of one identity, which all tasks share."""
+
 Rows = npt.NDArray[np.int64]
 
 
@@ -249,12 +252,12 @@ class Writing:
         turn: Sequence[ListWrites] = lists
         while turn:
             to_ensure = [one for one in lists if one.writable and not one.ensured and id(one) not in tried]
-            for group in by_table(to_ensure).values():
-                if len(group) > 1:
-                    self._attempt(group[0], partial(self._ensure_together, group), tried)
-                for one in group:
-                    if one.writable and id(one) not in tried:
-                        self._attempt(one, self._ensure, tried)
+            groups = list(by_table(to_ensure).values())
+            for first in range(0, len(groups), _ASKED_TOGETHER):
+                some, asked = groups[first : first + _ASKED_TOGETHER], self.clock.now()
+                with self.tables.asked_together([each[0].definition for each in some]):
+                    for group in some:
+                        self._ensure_lists(group, asked, tried)
             self._start(lists)
             turn = [one for one in lists if one.under_way is not None and id(one) not in tried]
             if self._take_answers(turn, tried):
@@ -267,6 +270,14 @@ class Writing:
             if one.failing is not None:
                 raise one.failing
         return True
+
+    def _ensure_lists(self, group: Sequence[ListWrites], asked: Nanoseconds, tried: set[int]) -> None:
+        """Ensure a table, which was asked for at a time, for all its lists."""
+        if len(group) > 1:
+            self._attempt(group[0], partial(self._ensure_together, group, asked), tried)
+        for one in group:
+            if one.writable and id(one) not in tried:
+                self._attempt(one, partial(self._ensure, asked), tried)
 
     def _attempt(self, one: ListWrites, step: Callable[[ListWrites], None], tried: set[int]) -> None:
         try:
@@ -298,7 +309,7 @@ class Writing:
             return error
         return None
 
-    def _ensure_together(self, group: Sequence[ListWrites], first: ListWrites) -> None:
+    def _ensure_together(self, group: Sequence[ListWrites], asked: Nanoseconds, first: ListWrites) -> None:
         """Give a table the columns of all its lists by one change, if they go together; else each is a change.
 
         BigQuery takes five changes of a table in ten seconds, and a backlog may hold a column list for each of many
@@ -307,13 +318,13 @@ class Writing:
         now = self.clock.now()
         definitions = [one.definition for one in group if self.known.conflict(one.definition, now) is None]
         if definitions:
-            with suppress(PoisonRecordError), _failing_since(first, now):
+            with suppress(PoisonRecordError), _failing_since(first, asked):
                 self.tables.ensure(together(definitions))
 
-    def _ensure(self, one: ListWrites) -> None:
+    def _ensure(self, asked: Nanoseconds, one: ListWrites) -> None:
         now = self.clock.now()
         found = self.known.conflict(one.definition, now)
-        with _failing_since(one, now):
+        with _failing_since(one, asked):
             try:
                 if found is None:
                     self._inspect_table(one)
@@ -594,7 +605,7 @@ class Writing:
             if isinstance(one.failing, UnansweredError) and not self._waited:
                 self._waited = True  # once for all tables: their calls still run, and are answered about the same time
                 self.stop.wait(_BESIDE)
-            self._attempt(one, self._ensure, set())
+            self._attempt(one, partial(self._ensure, self.clock.now()), set())
         if one.failing is not None:
             self._in_trouble(one, TableTroubleError(str(one.failing)))
 
