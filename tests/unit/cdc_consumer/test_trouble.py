@@ -1,5 +1,6 @@
 """Trouble in its three sizes: whose it is, how long it is borne with, and that everything else flows on."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -268,6 +269,27 @@ def test_while_a_dataset_or_the_right_to_write_to_it_is_refused_all_wait_and_no_
     assert (counts.acked, counts.deferred, world.dead_letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
     assert not any(effect.startswith(("defer", "release")) for effect in world.effects.done)
+
+
+@pytest.mark.parametrize("refuse", [refuse_the_dataset, refuse_writes])
+@pytest.mark.parametrize("refused", range(1, 9))
+def test_a_right_that_comes_back_between_two_tables_leaves_neither_in_trouble(
+    world: World, refuse: Callable[[World], None], refused: int
+) -> None:
+    world_of_four(world, "new")
+    refuse(world)
+    ensure, calls = world.tables.ensure, itertools.count(1)
+
+    def ensure_and_see(definition: TableDefinition) -> TableDefinition:
+        if next(calls) > refused:
+            world.tables.dataset_refused = False
+            world.tables.unwritable.clear()
+        return ensure(definition)
+
+    world.tables.ensure = ensure_and_see  # type: ignore[method-assign]
+    counts = apply_to(world, 1, FOUR)
+
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (len(FOUR), 0, ())
 
 
 def test_a_refused_dataset_reports_its_fix_while_it_is_waited_for(world: World) -> None:

@@ -461,8 +461,8 @@ class Writing:
             if isinstance(one.failing, UnansweredError):
                 since = unanswered[one.table]
             if isinstance(one.failing, DatasetRefusedError):
-                if self._others_accepted(since, tables):  # of another dataset, so they need not wait for this one
-                    self._in_trouble(one, TableTroubleError(str(one.failing)))
+                if self._others_accepted(since, tables):  # of another dataset, or the right is back
+                    self._ensure_once_more(one)
             elif self.known.certain(one.definition):
                 if self._earlier_accepted(one):  # the table has recovered, and it is a row that fails
                     self._bisect(one)
