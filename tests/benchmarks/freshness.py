@@ -156,7 +156,10 @@ class Steady:
                 began = time.monotonic()
                 measured = self._write(database, rate, seconds, probe.awaited)
                 reached = measured / (time.monotonic() - began)
-                wait_until(self._platform, lambda: not probe.awaited, "everything to be seen")
+                try:
+                    wait_until(self._platform, lambda: not probe.awaited, "everything to be seen")
+                except TimeoutError as error:
+                    raise TimeoutError(f"{error}: {_SAMPLED} lacks id {next(iter(probe.awaited), None)}") from error
         samples = probe.seconds
         self._platform.print_line(
             f"  {reached:.0f} changes/s: p50 {percentile(samples, 50):.3f} s, p99 {percentile(samples, 99):.3f} s of "
