@@ -5,7 +5,7 @@ the retry.
 """
 
 import re
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from shared.contracts.reasons import Reason
 
@@ -20,6 +20,9 @@ def code_of(text: str) -> str | None:
 
 class TransientError(Exception):
     """The same call may succeed later: retry it."""
+
+    fix: ClassVar[str] = ""
+    """What to do if it lasts. Empty: what to check follows from the code of the answer."""
 
 
 class PoisonRecordError(Exception):

@@ -101,13 +101,17 @@ class Health:
             try:
                 return await call()
             except TransientError as error:
-                self.ready = False
-                since = self._now() if self._failing is None else self._failing[0]
-                shown, check = getattr(error, "shown", str(error)), what_to_check(error)
-                self._failing = since, f"{shown}; {check}" if check else shown
+                self.failed(error)
                 raise
 
         return attempt
+
+    def failed(self, error: TransientError) -> None:
+        """Say that an attempt has failed: not ready, until who made it says that it is."""
+        self.ready = False
+        since = self._now() if self._failing is None else self._failing[0]
+        shown, check = getattr(error, "shown", str(error)), what_to_check(error)
+        self._failing = since, f"{shown}; {check}" if check else shown
 
 
 class _Server(ThreadingHTTPServer):

@@ -174,10 +174,12 @@ def _log(name: str, state: RetryCallState) -> None:
 
 
 def what_to_check(error: BaseException | None) -> str:
-    """Return what to check where a service does not answer, and an emulator's address is often the cause.
+    """Return an error's fix, or what to check where a service does not answer: an emulator's address, often.
 
     Empty where it has answered: its answer says what is wrong, and the network is not.
     """
+    if isinstance(error, TransientError) and error.fix:
+        return error.fix
     if retry_code(error) not in _UNANSWERED:
         return ""
     emulators = [f"{name}={host}" for name, host in sorted(_emulators.items())]

@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase, database_errors, open_database
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
 from services.dead_letter.adapters.store.schema import dead_letters, metadata, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
@@ -20,6 +20,7 @@ from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
+from shared.runtime.retries import what_to_check
 from tests.contract.dead_letter_stores import NOW, a_dead_letter, an_arrival, identity
 
 
@@ -190,6 +191,14 @@ class TestSqliteVersions(VersionsContract):
             other.close()
             store.keep([an_arrival()], NOW)
             assert store.count(Selection()) == 1
+
+    def test_a_full_disk_is_no_matter_of_the_network(self, address: str) -> None:
+        with opened(address) as database:
+            with database.writing() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1")  # so many as there are, then
+                with pytest.raises(TransientError, match="the database is full") as caught, database_errors():
+                    connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(1000000) AS bytes")
+            assert what_to_check(caught.value).startswith("make room on the disk of DATABASE")
 
 
 class TestPostgresqlVersions(VersionsContract):

@@ -120,9 +120,9 @@ class Collector:
                 self._health.progressed()
                 try:
                     value = call()
-                except TransientError:
+                except TransientError as error:
                     self._unavailable.add(who)
-                    self._health.ready = False
+                    self._health.failed(error)
                     raise
                 self._unavailable.discard(who)
                 self._health.ready = not self._unavailable

@@ -45,7 +45,7 @@ def run_command(command: StoreCommand, tools: CommandTools) -> int:
         complain(str(error))
         return NOT_DONE
     except TransientError as error:
-        complain(f"{error}; try again")
+        complain(f"{error}; {error.fix or 'try again'}")
         return NOT_DONE
     except MisconfiguredError as error:
         complain(str(error))

@@ -103,7 +103,7 @@ def as_refused(error: Exception) -> RefusedError:
         case NotDoneError():
             return RefusedError(409, str(error))
         case TransientError():
-            return RefusedError(503, f"{error}; try again", headers={"Retry-After": _RETRY_AFTER})
+            return RefusedError(503, f"{error}; {error.fix or 'try again'}", headers={"Retry-After": _RETRY_AFTER})
         case _:
             structlog.get_logger().error("api_misconfigured", error=str(error))
             return RefusedError(503, str(error))

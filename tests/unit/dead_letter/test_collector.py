@@ -1,5 +1,6 @@
 """The collector: a dead letter is in the subscription or in the store at every moment, wherever the process dies."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -160,11 +161,14 @@ def test_nothing_is_acknowledged_while_the_store_is_unavailable_and_the_service_
     world = World()
     publish(world, 1)
     world.store.unavailable = 2
+    world.health = Health(now=itertools.count(0, 10).__next__)
     seen: list[bool] = []
+    reported: list[str] = []
 
     class Watching(WaitedClock):
         def now(self) -> Nanoseconds:
             seen.append(world.health.ready)
+            reported.extend(world.health.obstacles)
             assert world.dead_letters() or world.subscription.messages
             return NOON
 
@@ -172,6 +176,7 @@ def test_nothing_is_acknowledged_while_the_store_is_unavailable_and_the_service_
     world.live()
 
     assert False in seen[1:], "not ready while it was away"
+    assert reported[-1].startswith("a call has failed for "), "and it says why"
     assert world.health.ready, "and ready again"
     assert world.dead_letters().keys() == names(1)
 

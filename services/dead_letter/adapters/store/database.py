@@ -29,7 +29,7 @@ _MIGRATION_LOCK: Final = 0x6D696C6C72616365
 _WAL_PAUSE: Final = timedelta(milliseconds=200)
 
 _SQLITE_BUSY: Final = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL}
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL}
 )
 _SQLITE_WRONG: Final = frozenset(
     {
@@ -43,7 +43,14 @@ _SQLITE_WRONG: Final = frozenset(
 )
 # PostgreSQL's classes and codes, from its documentation, appendix A. 25006: a standby that has not taken over yet.
 _POSTGRESQL_UNAVAILABLE: Final = ("08", "40", "53", "55P03", "57P", "57014", "58", "25006")
+_POSTGRESQL_FULL: Final = "53100"
 _POSTGRESQL_WRONG: Final = ("28", "3D", "3F", "42", "0A")
+
+
+class DatabaseFullError(TransientError):
+    """There is no room for what is to be stored."""
+
+    fix = "make room on the disk of DATABASE, or shorten KEEP_DEAD_LETTERS_FOR"
 
 
 class DeadLetterDatabase:
@@ -221,6 +228,8 @@ def database_errors() -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
+        if _is_full(error.orig):
+            raise DatabaseFullError(f"the database is full: {message}") from error
         if error.connection_invalidated or _is_unavailable(error.orig):
             raise TransientError(f"the database is unavailable or busy: {message}") from error
         if _is_wrong(error.orig):
@@ -228,6 +237,12 @@ def database_errors() -> Iterator[None]:
                 "database-unusable", f"the database cannot be used: {message} (DATABASE){_remedy(message)}"
             ) from error
         raise
+
+
+def _is_full(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_code(error) == sqlite3.SQLITE_FULL
+    return getattr(error, "sqlstate", None) == _POSTGRESQL_FULL
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
