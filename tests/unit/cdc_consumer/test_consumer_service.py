@@ -162,7 +162,16 @@ def test_an_error_of_sparks_processes_is_reported_in_its_own_words(text: str) ->
 
 
 def test_an_error_without_python_in_it_is_reported_as_it_is() -> None:
-    assert str(error_of("no space left on device")) == "no space left on device"
+    assert str(error_of("too many open files")) == "too many open files"
+
+
+@pytest.mark.parametrize(
+    "words", ["java.io.IOException: No space left on device", "OSError: [Errno 28] No space left on device: '/tmp/x'"]
+)
+def test_a_full_disk_is_reported_with_the_settings_that_name_it(words: str) -> None:
+    said, fix = str(error_of(words)).splitlines()
+    assert said == words
+    assert "CHECKPOINT_LOCATION" in fix
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,8 @@ _DAMAGED: Final = re.compile(
     r"^.*(?:Failed to read log file|No content to map due to end-of-input|Unexpected end-of-input).*$", re.MULTILINE
 )
 """What Spark, or its JSON parser, says of a file of the checkpoint that is cut off or of another Spark."""
+_FULL: Final = "No space left on device"
+_MAKE_ROOM: Final = "make room on the disks of CHECKPOINT_LOCATION and of TMPDIR; what was not acked comes again"
 _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
 
@@ -142,7 +144,8 @@ def error_of(words: str) -> Exception:
     damaged = _DAMAGED.search(words)
     if damaged is not None and "Traceback" not in words:
         return CheckpointDamagedError(damaged[0].strip())
-    return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
+    said = "\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words
+    return QueryFailedError(f"{said}\n{_MAKE_ROOM}" if _FULL in said else said)
 
 
 def start_error(master: str, error: Exception) -> Exception:
