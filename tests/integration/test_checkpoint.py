@@ -88,11 +88,21 @@ def test_a_last_line_of_the_newest_offsets_that_is_cut_off_is_damage_too(
 ) -> None:
     (tmp_path / "offsets").mkdir()
     assert unreadable_offsets(str(tmp_path)) is None
-    for number, text in (("9", cut_off), ("10", 'v1\n{"batchWatermarkMs":0}\n{"batch": 10}'), (".11.tmp", cut_off)):
+    whole = 'v1\n{"batchWatermarkMs":0}\n{"batch": 10}'
+    for number, text in (("8", cut_off), ("9", whole), ("10", whole), (".11.tmp", cut_off)):
         (tmp_path / "offsets" / number).write_text(text)
     assert unreadable_offsets(str(tmp_path)) is None
 
     (tmp_path / "offsets" / "10").write_text(cut_off)
+    (tmp_path / "offsets" / "11").write_text(whole)
+    assert unreadable_offsets(str(tmp_path)) == tmp_path / "offsets" / "10"  # what Spark plans the last one from
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "11").touch()
+    assert unreadable_offsets(str(tmp_path)) is None
+    (tmp_path / "offsets" / "11").write_text('v2\n{"batchWatermarkMs":0}\n0:{"batch": 11}')
+    assert unreadable_offsets(str(tmp_path)) is None
+    (tmp_path / "offsets" / "11").unlink()
+
     for name, value in (NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
     assert main([]) == FAILED

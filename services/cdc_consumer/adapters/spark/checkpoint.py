@@ -29,6 +29,8 @@ _FIX: Final = "let this user write there, or give the consumer another directory
 _FILES_OF_SPARK: Final = ("metadata", ".metadata.crc", "offsets", "commits", "sources", "state")
 """What Spark keeps there; beside it is what the consumer knows of crashes, deferred messages and mirrors."""
 _DAMAGED: Final = "damaged"
+_FORM: Final = "v1"
+"""The first line of a file of offsets whose last one is the source's offset and nothing else."""
 
 
 def move_damaged_checkpoint(location: str | None) -> Path | None:
@@ -49,20 +51,28 @@ def move_damaged_checkpoint(location: str | None) -> Path | None:
 
 
 def unreadable_offsets(location: str | None) -> Path | None:
-    """Return the newest file of offsets of a checkpoint on a disk if its last line is cut off, else None.
+    """Return a file of offsets of a checkpoint on a disk whose last line is cut off, if Spark would go on with it.
 
     That line is the consumer's own, so Spark does not look at it: it hands it to Python, whose error says nothing of a
-    file. A file without any line is Spark's to refuse.
+    file. What a micro-batch was not committed with is planned anew from the file before it.
     """
     directory = on_disk(location)
     files = [] if directory is None else [each for each in (directory / "offsets").glob("*") if each.name.isdecimal()]
-    newest = max(files, key=lambda each: int(each.name), default=None)
-    lines = [] if newest is None else newest.read_text(errors="replace").splitlines()
+    files.sort(key=lambda each: int(each.name), reverse=True)
+    if directory is not None and files and (directory / "commits" / files[0].name).exists():
+        del files[1:]
+    return next((each for each in files[:2] if not _is_readable(each)), None)
+
+
+def _is_readable(offsets: Path) -> bool:
+    """Return whether the last line is whole. Spark refuses an empty file, and knows a form that is none of ours."""
     try:
-        is_readable = not lines or isinstance(json.loads(lines[-1])["batch"], int)
+        lines = offsets.read_text(errors="replace").splitlines()
+        return lines[:1] != [_FORM] or isinstance(json.loads(lines[-1])["batch"], int)
+    except OSError:
+        return True
     except (ValueError, LookupError, TypeError):
-        is_readable = False
-    return None if is_readable else newest
+        return False
 
 
 def on_disk(location: str | None) -> Path | None:
