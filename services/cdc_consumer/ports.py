@@ -232,9 +232,10 @@ class DestinationTables(Protocol):
         """
 
     def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
-        """Ask about some tables at once: within the block `ensure` need not wait for each by itself.
+        """Ask about those that are not known ahead of `ensure`, which is called within the block, in this order.
 
-        Several that BigQuery does not answer for then hold up others no longer than one.
+        So it need not wait for each by itself, and a few that BigQuery does not answer for hold up others no longer
+        than one. Definitions of one table count as one.
         """
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:

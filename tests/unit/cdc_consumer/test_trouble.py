@@ -9,7 +9,7 @@ import pytest
 
 from services.cdc_consumer.app.stream import trouble
 from services.cdc_consumer.app.stream.trouble import RetryLimits
-from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import TransientError
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
@@ -316,6 +316,34 @@ def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> 
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert (world.leases.acked, counts.deferred, counts.tables_in_trouble) == (["a1"], 1, ("planes",))
+
+
+def test_a_table_whose_conflict_is_remembered_is_not_asked_for_again() -> None:
+    world = World()
+    world.tables.there["planes"] = table_definition(a_header(key=("name",)))
+    for number in (1, 2):
+        assert apply_to(world, number, ("planes", "airports")).dead_letters == {"schema_conflict": 1}
+    assert [each for each in world.tables.asked_together_for if each] == [["planes", "airports"], ["airports"]]
+
+
+def test_a_table_of_a_refused_dataset_is_asked_for_once_more_only_as_its_trouble_begins() -> None:
+    world = World(limits=HASTY, tables_file='[tables.airports]\ndataset = "other"')
+    refuse_the_dataset(world)
+    ensure, asked = world.tables.ensure, list[str]()
+
+    def ensure_and_note(definition: TableDefinition) -> TableDefinition:
+        asked.append(definition.identity)
+        return ensure(definition)
+
+    world.tables.ensure = ensure_and_note  # type: ignore[method-assign]
+    times = []
+    for number in range(1, 4):
+        asked.clear()
+        counts = apply_to(world, number, ("planes", "airports"))
+        assert (counts.acked, counts.tables_in_trouble) == (1, ("planes",))
+        times.append(asked.count("planes"))
+        world.clock.pass_time(HASTY.between_probes)
+    assert times == [2, 1, 1]
 
 
 @pytest.mark.parametrize("process", ["running", "new"])

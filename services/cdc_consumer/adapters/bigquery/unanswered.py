@@ -1,6 +1,7 @@
 """Calls that BigQuery may not answer: a call is waited for a few seconds, and is not made again while it runs."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 ANSWERS_WITHIN: Final = timedelta(seconds=5)
 """As `RetryLimits.table`: how long a table may delay the others of its task."""
+_AHEAD: Final = 4
+"""Calls that are made ahead at a time. BigQuery takes 100 a second of one identity, which all tasks share."""
 _AFTER_SILENCE: Final = timedelta(seconds=1)
 """After a call that ended without an answer. It is enough for BigQuery if all is well again."""
 _LATE: Final = timedelta(seconds=30)
@@ -38,24 +41,31 @@ class Unanswered:
         """Of each thing, the last calls that had no answer in time, by their names."""
         self._ahead: dict[tuple[str, str], tuple[float, Future[Any]]] = {}
         """By thing and call, what was asked ahead, and when."""
+        self._to_ask = deque[tuple[str, str, Callable[[], object]]]()
+        """What is to be asked ahead once fewer calls run."""
 
     @contextmanager
     def ahead(self, call: str, questions: Mapping[str, Callable[[], object]]) -> Iterator[None]:
-        """Ask about several things at once: what `ask` asks within the block is asked already.
+        """Ask about some things ahead of `ask`, which is called within the block: a few at a time, in this order.
 
-        It is waited for since then, so several that give no answer are waited for as long as one.
+        Each is waited for since it was asked, so a few that give no answer are waited for as long as one.
         """
-        began = self._seconds()
-        for what, question in questions.items():
-            if all(each.done() for each in self._left.get(what, {}).values()):
-                self._ahead[what, call] = began, _begin(what, question)
+        self._to_ask.extend((what, call, question) for what, question in questions.items())
+        for _time in range(_AHEAD):
+            self._ask_ahead()
         try:
             yield
         finally:
-            for (what, each), (_began, asked) in self._ahead.items():
-                if not asked.done():
-                    self._left.setdefault(what, {})[each] = asked
-            self._ahead.clear()
+            self._to_ask.clear()
+            self._ahead.clear()  # nobody waited for what is left, so it says nothing of who answers
+
+    def _ask_ahead(self) -> None:
+        """Ask about the next thing of which no call runs."""
+        while self._to_ask:
+            what, call, question = self._to_ask.popleft()
+            if all(each.done() for each in self._left.get(what, {}).values()):
+                self._ahead[what, call] = self._seconds(), _begin(what, question)
+                return
 
     def ask(self, what: str, call: str, question: Callable[[], T]) -> T:
         """Return the answer to ``question``, a ``call`` about something, or raise its error.
@@ -75,6 +85,9 @@ class Unanswered:
         except TimeoutError:
             self._left.setdefault(what, {})[call] = asked
             raise UnansweredError(f"{what}: BigQuery gives no answer{last}") from None
+        finally:
+            if ahead is not None:
+                self._ask_ahead()
         self._left.get(what, {}).pop(call, None)
         return asked.result()
 
@@ -118,7 +131,7 @@ class AnsweringClient:
         return self._calls.ask(f"table {table}", "get_table", partial(self._client.get_table, table, **how))
 
     def get_tables_ahead(self, tables: Iterable[str], **how: Any) -> AbstractContextManager[None]:
-        """Ask for some tables at once: within the block `get_table` takes these answers."""
+        """Ask for some tables ahead: within the block `get_table` takes these answers, in this order."""
         questions = {f"table {table}": partial(self._client.get_table, table, **how) for table in tables}
         return self._calls.ahead("get_table", questions)
 

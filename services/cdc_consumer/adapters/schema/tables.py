@@ -154,9 +154,9 @@ class BigQueryTables:
         return known
 
     def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
-        """Ask at once for what `ensure` reads first of tables that are not known; as the port."""
+        """Ask ahead for what `ensure` reads first of tables that are not known; as the port."""
         unknown = [each for each in definitions if each.identity not in self._known]
-        paths = {view_path(self._path(each), each) if each.append_only else self._path(each) for each in unknown}
+        paths = [view_path(self._path(each), each) if each.append_only else self._path(each) for each in unknown]
         return self._client.get_tables_ahead(map(str, paths), **ONE_CALL)
 
     def forget(self, table: str) -> None:

@@ -73,9 +73,6 @@ _PROOFS: Final = 3
 _RECHECKS: Final = 3
 """How often a row has to fail, each time between two others that are accepted, before it is to blame."""
 
-_ASKED_TOGETHER: Final = 4
-"""Tables that are asked for at once. BigQuery takes 100 such calls a second of one identity, which all tasks share."""
-
 Rows = npt.NDArray[np.int64]
 
 
@@ -251,13 +248,8 @@ class Writing:
         tried: set[int] = set()
         turn: Sequence[ListWrites] = lists
         while turn:
-            to_ensure = [one for one in lists if one.writable and not one.ensured and id(one) not in tried]
-            groups = list(by_table(to_ensure).values())
-            for first in range(0, len(groups), _ASKED_TOGETHER):
-                some, asked = groups[first : first + _ASKED_TOGETHER], self.clock.now()
-                with self.tables.asked_together([each[0].definition for each in some]):
-                    for group in some:
-                        self._ensure_lists(group, asked, tried)
+            if to_ensure := [one for one in lists if one.writable and not one.ensured and id(one) not in tried]:
+                self._ensure_all(to_ensure, tried)
             self._start(lists)
             turn = [one for one in lists if one.under_way is not None and id(one) not in tried]
             if self._take_answers(turn, tried):
@@ -271,13 +263,16 @@ class Writing:
                 raise one.failing
         return True
 
-    def _ensure_lists(self, group: Sequence[ListWrites], asked: Nanoseconds, tried: set[int]) -> None:
-        """Ensure a table, which was asked for at a time, for all its lists."""
-        if len(group) > 1:
-            self._attempt(group[0], partial(self._ensure_together, group, asked), tried)
-        for one in group:
-            if one.writable and id(one) not in tried:
-                self._attempt(one, partial(self._ensure, asked), tried)
+    def _ensure_all(self, lists: Sequence[ListWrites], tried: set[int]) -> None:
+        asked = self.clock.now()  # the first; a table may be asked for later
+        unread = [one.definition for one in lists if self.known.conflict(one.definition, asked) is None]
+        with self.tables.asked_together(unread):
+            for group in by_table(lists).values():
+                if len(group) > 1:
+                    self._attempt(group[0], partial(self._ensure_together, group, asked), tried)
+                for one in group:
+                    if one.writable and id(one) not in tried:
+                        self._attempt(one, partial(self._ensure, asked), tried)
 
     def _attempt(self, one: ListWrites, step: Callable[[ListWrites], None], tried: set[int]) -> None:
         try:
@@ -461,7 +456,11 @@ class Writing:
             if isinstance(one.failing, UnansweredError):
                 since = unanswered[one.table]
             if isinstance(one.failing, DatasetRefusedError):
-                if self._others_accepted(since, tables):  # of another dataset, or the right is back
+                if not self._others_accepted(since, tables):
+                    continue
+                if self.known.known(one.definition):  # and they are of another dataset
+                    self._in_trouble(one, TableTroubleError(str(one.failing)))
+                else:  # or the right is back
                     self._ensure_once_more(one)
             elif self.known.certain(one.definition):
                 if self._earlier_accepted(one):  # the table has recovered, and it is a row that fails
