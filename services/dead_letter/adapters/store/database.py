@@ -188,8 +188,8 @@ def _busy_is_transient() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if _is_unavailable(error):
-            raise TransientError(f"the database is unavailable or busy: {error}") from error
+        if (transient := _transient(error, str(error))) is not None:
+            raise transient from error
         raise
 
 
@@ -228,10 +228,10 @@ def database_errors() -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
-        if _is_full(error.orig):
-            raise DatabaseFullError(f"the database is full: {message}") from error
-        if error.connection_invalidated or _is_unavailable(error.orig):
+        if error.connection_invalidated:
             raise TransientError(f"the database is unavailable or busy: {message}") from error
+        if (transient := _transient(error.orig, message)) is not None:
+            raise transient from error
         if _is_wrong(error.orig):
             raise MisconfiguredError(
                 "database-unusable", f"the database cannot be used: {message} (DATABASE){_remedy(message)}"
@@ -239,10 +239,14 @@ def database_errors() -> Iterator[None]:
         raise
 
 
-def _is_full(error: BaseException | None) -> bool:
+def _transient(error: BaseException | None, message: str) -> TransientError | None:
     if isinstance(error, sqlite3.Error):
-        return _sqlite_code(error) == sqlite3.SQLITE_FULL
-    return getattr(error, "sqlstate", None) == _POSTGRESQL_FULL
+        is_full = _sqlite_code(error) == sqlite3.SQLITE_FULL
+    else:
+        is_full = getattr(error, "sqlstate", None) == _POSTGRESQL_FULL
+    if is_full:
+        return DatabaseFullError(f"the database is full: {message}")
+    return TransientError(f"the database is unavailable or busy: {message}") if _is_unavailable(error) else None
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
