@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -173,10 +173,11 @@ def test_a_stop_ends_a_replay_under_way_with_an_answer_and_then_the_port(tmp_pat
 def until_refused(api: Served) -> None:
     """Return when nobody listens any more."""
     while True:
-        try:
-            socket.create_connection(("127.0.0.1", api.port), timeout=5).close()
-        except ConnectionRefusedError:
-            return
+        with suppress(ConnectionResetError):  # it ends while it is connected to
+            try:
+                socket.create_connection(("127.0.0.1", api.port), timeout=5).close()
+            except ConnectionRefusedError:
+                return
         time.sleep(0.02)
 
 
