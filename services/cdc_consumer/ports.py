@@ -231,11 +231,11 @@ class DestinationTables(Protocol):
         if that is the usual one) or is refused too (DatasetRefusedError if that is the usual one).
         """
 
-    def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
-        """Ask about those that are not known ahead of `ensure`, which is called within the block, in this order.
+    def asked_ahead(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
+        """Ask BigQuery about tables that are not known, a few at a time. Within the block call `ensure`, in this order.
 
-        So it need not wait for each by itself, and a few that BigQuery does not answer for hold up others no longer
-        than one. Definitions of one table count as one.
+        `ensure` then has less to wait for, and a few tables without an answer hold up others no longer than one does.
+        Several definitions of one table count as one.
         """
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:

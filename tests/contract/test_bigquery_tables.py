@@ -210,7 +210,7 @@ class TestBigQueryTables:
         for name in silent:
             table = f"{PROJECT}.{stand_in.dataset}.{name}"
             stand_in.control("POST", "faults", action="stall", on="rest", method="GET", table=table)
-        with place.tables.asked_together([*silent.values(), airports]):
+        with place.tables.asked_ahead([*silent.values(), airports]):
             for name, definition in silent.items():
                 with pytest.raises(TransientError, match=f"{name}: BigQuery gives no answer"):
                     place.tables.ensure(definition)

@@ -81,10 +81,10 @@ class TablesContract:
 
     def test_tables_that_are_asked_for_together_are_made_and_found_as_any_other(self, place: Place) -> None:
         for tables in (place.tables, place.others, place.tables):
-            with tables.asked_together([PLANES, HISTORY]):
+            with tables.asked_ahead([PLANES, HISTORY]):
                 assert (tables.ensure(HISTORY), tables.ensure(PLANES)) == (HISTORY, PLANES)
         place.tables.forget("planes")
-        with place.tables.asked_together([PLANES]):
+        with place.tables.asked_ahead([PLANES]):
             place.others.ensure(COLOUR)
             place.tables.ensure(RANGE)
         assert place.columns("planes")[-2:] == ["colour", "range"]

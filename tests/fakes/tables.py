@@ -55,11 +55,11 @@ class FakeTables:
         """How tables say that their columns are masked and named."""
         self.now = 0
         """In microseconds: when masks are changed."""
-        self.asked_together_for: list[Sequence[str]] = []
+        self.asked_ahead_for: list[Sequence[str]] = []
         self._known: dict[str, TableDefinition] = {}
 
-    def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
-        self.asked_together_for.append([each.identity for each in definitions])
+    def asked_ahead(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
+        self.asked_ahead_for.append([each.identity for each in definitions])
         return nullcontext()
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:

@@ -94,15 +94,6 @@ def test_a_last_line_of_the_newest_offsets_that_is_cut_off_is_damage_too(
     assert unreadable_offsets(str(tmp_path)) is None
 
     (tmp_path / "offsets" / "10").write_text(cut_off)
-    (tmp_path / "offsets" / "11").write_text(whole)
-    assert unreadable_offsets(str(tmp_path)) == tmp_path / "offsets" / "10"  # what Spark plans the last one from
-    (tmp_path / "commits").mkdir()
-    (tmp_path / "commits" / "11").touch()
-    assert unreadable_offsets(str(tmp_path)) is None
-    (tmp_path / "offsets" / "11").write_text('v2\n{"batchWatermarkMs":0}\n0:{"batch": 11}')
-    assert unreadable_offsets(str(tmp_path)) is None
-    (tmp_path / "offsets" / "11").unlink()
-
     for name, value in (NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
     assert main([]) == FAILED
@@ -111,6 +102,26 @@ def test_a_last_line_of_the_newest_offsets_that_is_cut_off_is_damage_too(
     assert "checkpoint_damaged" in output
     assert f"the last line of {tmp_path}/offsets/10" in output
     assert (tmp_path / "damaged" / "offsets" / "10").read_text() == cut_off
+
+
+def test_the_offsets_before_the_newest_are_read_only_if_the_newest_micro_batch_was_not_committed(
+    tmp_path: Path,
+) -> None:
+    for directory in ("offsets", "commits"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "offsets" / "10").write_text('v1\n{"batchWatermarkMs":0}\n{"bat')
+    (tmp_path / "offsets" / "11").write_text('v1\n{"batchWatermarkMs":0}\n{"batch": 11}')
+    assert unreadable_offsets(str(tmp_path)) == tmp_path / "offsets" / "10"
+
+    (tmp_path / "commits" / "11").touch()
+    assert unreadable_offsets(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("left_to_spark", ["", 'v2\n{"batchWatermarkMs":0}\n0:{"batch": 11}'])
+def test_offsets_that_are_empty_or_of_another_form_are_left_to_spark(tmp_path: Path, left_to_spark: str) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "11").write_text(left_to_spark)
+    assert unreadable_offsets(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize("scheme", ["file://", "file:"])

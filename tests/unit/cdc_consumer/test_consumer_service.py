@@ -166,7 +166,7 @@ def test_an_error_without_python_in_it_is_reported_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["java.io.IOException: No space left on device", "OSError: [Errno 28] No space left on device: '/tmp/x'"]
+    "words", ["java.io.IOException: No space left on device", "OSError: [Errno 28] No space left on device: 'x.data'"]
 )
 def test_a_full_disk_is_reported_with_the_settings_that_name_it(words: str) -> None:
     said, fix = str(error_of(words)).splitlines()

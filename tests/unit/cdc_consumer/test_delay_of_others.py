@@ -245,7 +245,7 @@ def test_several_tables_without_a_known_definition_delay_no_micro_batch_for_long
     began, asked_at, waited_for = world.clock.time, dict[str, int](), set[str]()
 
     @contextmanager
-    def asked_together(definitions: Iterable[TableDefinition]) -> Iterator[None]:
+    def asked_ahead(definitions: Iterable[TableDefinition]) -> Iterator[None]:
         asked_at.update(dict.fromkeys([each.identity for each in definitions], world.clock.time))
         yield
         asked_at.clear()
@@ -257,7 +257,7 @@ def test_several_tables_without_a_known_definition_delay_no_micro_batch_for_long
             world.clock.pass_time(max(timedelta(0), ANSWERS_WITHIN - so_far))
         return table in OTHERS
 
-    world.tables.asked_together = asked_together  # type: ignore[method-assign]
+    world.tables.asked_ahead = asked_ahead  # type: ignore[method-assign]
     world.tables.interrupted, world.tables.unanswered = is_silent, True
     counts = apply_to(world, 1, *OTHERS, "planes")
 

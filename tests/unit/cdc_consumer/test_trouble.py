@@ -323,7 +323,7 @@ def test_a_table_whose_conflict_is_remembered_is_not_asked_for_again() -> None:
     world.tables.there["planes"] = table_definition(a_header(key=("name",)))
     for number in (1, 2):
         assert apply_to(world, number, ("planes", "airports")).dead_letters == {"schema_conflict": 1}
-    assert [each for each in world.tables.asked_together_for if each] == [["planes", "airports"], ["airports"]]
+    assert [each for each in world.tables.asked_ahead_for if each] == [["planes", "airports"], ["airports"]]
 
 
 def test_a_table_of_a_refused_dataset_is_asked_for_once_more_only_as_its_trouble_begins() -> None:

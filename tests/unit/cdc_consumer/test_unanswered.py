@@ -119,7 +119,7 @@ def test_each_call_about_a_thing_has_its_own_time_and_none_is_made_while_another
     assert waited == [5, 5, 1]
 
 
-def test_several_that_are_asked_together_and_give_no_answer_are_waited_for_as_long_as_one(
+def test_several_that_are_asked_ahead_and_give_no_answer_are_waited_for_as_long_as_one(
     silent: Silent, waited: Sequence[float]
 ) -> None:
     seconds = [0.0]
@@ -143,7 +143,7 @@ def test_what_is_asked_ahead_answers_only_what_is_asked_in_the_block(silent: Sil
     with reads.ahead("get", {"planes": lambda: 1, "airports": silent}):
         assert reads.ask("planes", "update", lambda: 2) == 2
     assert reads.ask("planes", "get", lambda: 3) == 3
-    assert reads.ask("airports", "get", lambda: 4) == 4  # nobody waited for the other call, so it says nothing
+    assert reads.ask("airports", "get", lambda: 4) == 4  # the call ahead does not count
     silent.answer()
     assert waited == [5, 5, 5]
 

@@ -57,7 +57,7 @@ class Unanswered:
             yield
         finally:
             self._to_ask.clear()
-            self._ahead.clear()  # nobody waited for what is left, so it says nothing of who answers
+            self._ahead.clear()  # `ask` has not waited for these, so they do not count as calls without an answer
 
     def _ask_ahead(self) -> None:
         """Ask about the next thing of which no call runs."""

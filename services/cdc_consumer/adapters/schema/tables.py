@@ -153,7 +153,7 @@ class BigQueryTables:
         self._report_columns_beside(definition, known)
         return known
 
-    def asked_together(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
+    def asked_ahead(self, definitions: Iterable[TableDefinition]) -> AbstractContextManager[None]:
         """Ask ahead for what `ensure` reads first of tables that are not known; as the port."""
         unknown = [each for each in definitions if each.identity not in self._known]
         paths = [view_path(self._path(each), each) if each.append_only else self._path(each) for each in unknown]

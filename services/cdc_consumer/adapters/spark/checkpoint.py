@@ -51,21 +51,23 @@ def move_damaged_checkpoint(location: str | None) -> Path | None:
 
 
 def unreadable_offsets(location: str | None) -> Path | None:
-    """Return a file of offsets of a checkpoint on a disk whose last line is cut off, if Spark would go on with it.
+    """Return a file of offsets whose last line is cut off and which Spark would read, of a checkpoint on a disk.
 
-    That line is the consumer's own, so Spark does not look at it: it hands it to Python, whose error says nothing of a
-    file. What a micro-batch was not committed with is planned anew from the file before it.
+    That line is the consumer's own. Spark does not look at it: it hands it to Python, whose error names no file. Spark
+    reads the newest file, and the one before it if the newest micro-batch was not committed.
     """
     directory = on_disk(location)
-    files = [] if directory is None else [each for each in (directory / "offsets").glob("*") if each.name.isdecimal()]
-    files.sort(key=lambda each: int(each.name), reverse=True)
-    if directory is not None and files and (directory / "commits" / files[0].name).exists():
-        del files[1:]
-    return next((each for each in files[:2] if not _is_readable(each)), None)
+    if directory is None:
+        return None
+    numbers = sorted(int(each.name) for each in (directory / "offsets").glob("*") if each.name.isdecimal())[-2:]
+    if numbers and (directory / "commits" / str(numbers[-1])).exists():
+        numbers = numbers[-1:]
+    files = [directory / "offsets" / str(number) for number in numbers]
+    return next((each for each in files if not _is_readable(each)), None)
 
 
 def _is_readable(offsets: Path) -> bool:
-    """Return whether the last line is whole. Spark refuses an empty file, and knows a form that is none of ours."""
+    """Return whether the last line is whole. A file that is empty, or of another form, is left to Spark."""
     try:
         lines = offsets.read_text(errors="replace").splitlines()
         return lines[:1] != [_FORM] or isinstance(json.loads(lines[-1])["batch"], int)

@@ -264,9 +264,10 @@ class Writing:
         return True
 
     def _ensure_all(self, lists: Sequence[ListWrites], tried: set[int]) -> None:
-        asked = self.clock.now()  # the first; a table may be asked for later
-        unread = [one.definition for one in lists if self.known.conflict(one.definition, asked) is None]
-        with self.tables.asked_together(unread):
+        """Ensure the tables of lists. All are asked for ahead but those whose conflict is remembered."""
+        asked = self.clock.now()
+        to_ask = [one.definition for one in lists if self.known.conflict(one.definition, asked) is None]
+        with self.tables.asked_ahead(to_ask):
             for group in by_table(lists).values():
                 if len(group) > 1:
                     self._attempt(group[0], partial(self._ensure_together, group, asked), tried)
