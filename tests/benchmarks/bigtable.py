@@ -18,7 +18,7 @@ from deploy.local.platform.services import BIGTABLE_READER, BigtablePipeline, Se
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
-from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_service, wait_until
+from tests.benchmarks.pipelines import ASK_EVERY, PROJECT, Platform, paused, running_service, wait_until
 from tests.benchmarks.publications import pulled
 from tests.benchmarks.results import Measured, percentile
 from tests.benchmarks.sizes import Sizes
@@ -139,7 +139,7 @@ def _read_backlog(
             instance.apply(MutateRows(pipeline.table, rows))
         before = cpu_times(reader.process)
     wanted = already + records * mode.changes
-    wait_until(platform, lambda: _published(reader) >= wanted, "the backlog to be published", 0.5)
+    wait_until(platform, lambda: _published(reader) >= wanted, "the backlog to be published", ASK_EVERY)
     return records / used_since(before, reader.process)
 
 

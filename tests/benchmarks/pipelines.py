@@ -25,6 +25,8 @@ from tests.benchmarks.workload import CHANGE_STREAM
 PROJECT: Final = "bench"
 TIMEOUT: Final = timedelta(minutes=5)
 _PULL_LASTS: Final = 5.5  # seconds; of the source's pull from an emulator
+ASK_EVERY: Final = 2.0
+"""Seconds after which a reader whose CPU is measured is asked again how far it is: an answer costs it 4 ms."""
 SAMPLES: Final = "MILLRACE_BENCH_SAMPLES"
 """The variable that tells a sampled process where to write what it was seen doing."""
 

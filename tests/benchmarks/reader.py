@@ -15,7 +15,7 @@ from deploy.local.platform.source import SpannerDatabase, SpannerInstance, Write
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
-from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_service, wait_until
+from tests.benchmarks.pipelines import ASK_EVERY, PROJECT, Platform, paused, running_service, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import CHANGE_STREAM, TABLES, row_values, spanner_schema
@@ -113,7 +113,10 @@ def read_backlog(
         before_it()
         before = cpu_times(reader.process)
     wait_until(
-        platform, lambda: _published(reader) >= already + rounds * len(TABLES), "the backlog to be published", 0.5
+        platform,
+        lambda: _published(reader) >= already + rounds * len(TABLES),
+        "the backlog to be published",
+        ASK_EVERY,
     )
     return rounds * len(TABLES) / used_since(before, reader.process)
 

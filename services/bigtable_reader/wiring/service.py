@@ -1,7 +1,6 @@
 """Joins the parts of the Bigtable reader: clients, stores, loops, health and metrics."""
 
 import asyncio
-import gc
 import os
 import uuid
 from collections.abc import Callable, Collection
@@ -56,13 +55,13 @@ from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions
 from shared.reading.supervisor import Monitoring
 from shared.runtime.findings import Level
+from shared.runtime.garbage import exempt_imports
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
 from shared.runtime.service import run_service
 from shared.runtime.stop import Stop, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
 
-_COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
 
 
@@ -160,8 +159,7 @@ async def read(
                 ),
                 snapshots=None if outputs.images is None else reading_snapshots,
             )
-            gc.set_threshold(*_COLLECT)
-            gc.freeze()  # what is imported and set up stays: no collection need look through it again
+            exempt_imports()
             async with topic.watching_backlogs(metrics.backlog):
                 await reader.run(stop)
 

@@ -21,11 +21,11 @@ from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.spark.data_source_api import DataSourceStreamArrowWriter
-from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SinkOptions, decode_options
 from services.cdc_consumer.adapters.stream.message_data import forget_data
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.garbage import exempt_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -55,6 +55,7 @@ from shared.reading.byte_budget import ByteBudget
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.reading.supervisor import Monitoring
+from shared.runtime.garbage import exempt_imports
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
 from shared.runtime.service import run_service
@@ -156,6 +157,7 @@ async def read(
                 ),
                 snapshots=reading_snapshots,
             )
+            exempt_imports()
             async with topic.watching_backlogs(metrics.backlog):
                 await reader.run(stop)
 

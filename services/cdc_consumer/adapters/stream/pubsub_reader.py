@@ -22,7 +22,6 @@ import structlog
 from pyspark.sql.datasource import InputPartition
 
 from services.cdc_consumer.adapters.spark.data_source_api import ReadAllAvailable, ReadLimit
-from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions
 from services.cdc_consumer.adapters.stream.message_data import DataFile
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_portions
@@ -32,6 +31,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.leases import PubsubLeases, ack_deadline_of
 from shared.pubsub.stubs import PullResponse
+from shared.runtime.garbage import exempt_imports
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED
 from shared.runtime.retries import name_emulators, retrying

@@ -27,9 +27,9 @@ from services.cdc_consumer.adapters.spark.data_source_api import (
     SupportsTriggerAvailableNow,
     as_spark_asks,
 )
-from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options
 from services.cdc_consumer.core.stream.messages import PORTION_DDL
+from shared.runtime.garbage import exempt_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa

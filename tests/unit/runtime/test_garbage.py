@@ -2,7 +2,7 @@
 
 import gc
 
-from services.cdc_consumer.adapters.spark.imports import exempt_imports
+from shared.runtime.garbage import exempt_imports
 
 
 def test_what_is_imported_is_exempt_from_collections() -> None:
