@@ -4,6 +4,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from services.cdc_consumer.adapters.spark.checkpoint import (
     move_damaged_checkpoint,
     on_disk,
     owned_checkpoint,
+    prepare_checkpoint,
     unreadable_offsets,
 )
 from services.cdc_consumer.wiring.service import FAILED
@@ -138,3 +141,19 @@ def test_what_is_not_on_a_disk_of_this_machine_has_no_lock(location: str | None)
     assert on_disk(location) is None
     with owned_checkpoint(location), owned_checkpoint(location):
         pass
+
+
+@pytest.mark.parametrize(
+    ("location", "in_spark", "prepared"),
+    [
+        ("/checkpoints/of one", "file:///checkpoints/of one", True),  # and not where `fs.defaultFS` points
+        ("file:/checkpoints/of one", "file:///checkpoints/of one", True),
+        ("gs://bucket/x", "gs://bucket/x", False),
+    ],
+)
+def test_spark_keeps_its_files_where_the_lock_is(location: str, in_spark: str, prepared: bool) -> None:
+    given: dict[str, str] = {}
+    session: Any = SimpleNamespace(version="4.1.0", conf=SimpleNamespace(set=given.__setitem__))
+
+    assert prepare_checkpoint(session, location) == in_spark
+    assert bool(given) == prepared

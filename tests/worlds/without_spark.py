@@ -32,6 +32,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.worker_util import setup_memory_limits
@@ -58,10 +59,9 @@ class Session:
         slots = (os.cpu_count() or 1) if cores[1] == "*" else int(cores[1])
         spawning = multiprocessing.get_context("spawn")  # a fork would run gRPC's handlers
         spawning.set_executable(os.environ.get("PYSPARK_PYTHON", sys.executable))
-        hadoop = {"fs.defaultFS": "none: there are no checkpoints here"}
-        self.sparkContext = SimpleNamespace(
-            defaultParallelism=slots, _jsc=SimpleNamespace(hadoopConfiguration=lambda: hadoop)
-        )
+        self.sparkContext = SimpleNamespace(defaultParallelism=slots)
+        self.version = pyspark.__version__
+        self.conf = SimpleNamespace(set=dict[str, str]().__setitem__)
         self.dataSource = self
         self._formats: dict[str, type[DataSource]] = {}
         self._workers = ProcessPoolExecutor(slots, spawning, _be_a_worker)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.spark.checkpoint import choose_checkpoint_writer
+from services.cdc_consumer.adapters.spark.checkpoint import prepare_checkpoint
 from services.cdc_consumer.adapters.spark.data_source_api import (
     DataSourceStreamArrowWriter,
     ReadLimit,
@@ -129,7 +129,7 @@ def _run_query(session: SparkSession, directory: str) -> None:
     session.dataSource.register(_Rows)
     session.dataSource.register(_Nothing)
     rows = session.readStream.format("rows").load().repartition(_TASKS, "task")
-    choose_checkpoint_writer(session, checkpoint := f"{directory}/checkpoint")
+    checkpoint = prepare_checkpoint(session, f"{directory}/checkpoint")
     writer = rows.writeStream.format("nothing").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     if not query.awaitTermination(_LONGEST):

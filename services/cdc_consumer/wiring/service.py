@@ -22,9 +22,9 @@ from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset
 from services.cdc_consumer.adapters.spark.checkpoint import (
-    choose_checkpoint_writer,
     move_damaged_checkpoint,
     owned_checkpoint,
+    prepare_checkpoint,
     unreadable_offsets,
 )
 from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
@@ -405,8 +405,7 @@ def start_query(
     messages = session.readStream.format("pubsub").options(**encode_options(source)).load()
     if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
         messages = messages.repartition(settings.tasks, "task")
-    checkpoint = settings.checkpoint_location or str(exchange / "checkpoint")
-    choose_checkpoint_writer(session, checkpoint)
+    checkpoint = prepare_checkpoint(session, settings.checkpoint_location or str(exchange / "checkpoint"))
     writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer")
     writer = writer.options(**encode_options(sink), checkpointLocation=checkpoint)
     return (writer.trigger(availableNow=True) if drain and SPARK_DRAINS else writer).start()

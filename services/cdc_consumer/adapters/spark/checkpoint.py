@@ -86,14 +86,15 @@ def on_disk(location: str | None) -> Path | None:
     return Path(location).absolute()
 
 
-def choose_checkpoint_writer(session: "SparkSession", location: str) -> None:
-    """Have Spark write a checkpoint that is on a disk in a way that starts few processes (decision 0070).
+def prepare_checkpoint(session: "SparkSession", location: str) -> str:
+    """Return where Spark keeps its checkpoint, whatever its file system for paths without a scheme is (`fs.defaultFS`).
 
-    By itself it has Hadoop start `chmod` and `readlink` a dozen times for each micro-batch. Elsewhere Spark chooses.
+    On a disk it is written in a way that starts few processes (decision 0070): by itself Spark has Hadoop start `chmod`
+    and `readlink` a dozen times for each micro-batch. Elsewhere Spark chooses.
     """
-    default = str(session.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS"))
-    if on_disk(location) is None or not (location.startswith("file:") or default.startswith("file:")):
-        return
+    directory = on_disk(location)
+    if directory is None:
+        return location
     package = f"{_STREAMING}.checkpointing" if major_minor(session.version) >= (4, 1) else _STREAMING
     for name, value in {
         "spark.sql.streaming.checkpointFileManagerClass": f"{package}.FileSystemBasedCheckpointFileManager",
@@ -102,6 +103,7 @@ def choose_checkpoint_writer(session: "SparkSession", location: str) -> None:
         "fs.file.impl.disable.cache": "true",
     }.items():
         session.conf.set(name, value)
+    return f"file://{directory}"
 
 
 @contextmanager
