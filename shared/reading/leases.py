@@ -50,6 +50,15 @@ ProgressT = TypeVar("ProgressT")
 ProgressT_contra = TypeVar("ProgressT_contra", contravariant=True)
 
 
+class PartlySavedError(TransientError):
+    """Progress of some partitions was saved, and their leases renewed; of others that is not known."""
+
+    def __init__(self, message: str, lost: Collection[str], unknown: Collection[str]) -> None:
+        super().__init__(message)
+        self.lost = lost
+        self.unknown = unknown
+
+
 class LeaseStore(Protocol[ProgressT_contra]):
     """What keeps progress and leases."""
 
@@ -137,12 +146,18 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
             for one in owned:
                 one.measure(asked_at)
             progress = self._to_save(owned)
+            unknown: Collection[str] = ()
             try:
                 lost = await self._store.advance(progress)
+            except PartlySavedError as error:  # the others' leases are renewed: one row must not end them
+                self._log.warning(self.not_saved, error=str(error))
+                lost, unknown = error.lost, error.unknown
             except TransientError as error:  # again at the next tick; the leases' own timers keep running
                 self._log.warning(self.not_saved, error=str(error))
                 return
         for one, saved in zip(owned, progress, strict=True):
+            if one.key in unknown:
+                continue
             if one.key in lost:
                 self._lose(one, "taken by another reader")
             else:

@@ -19,7 +19,7 @@ from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition, read_to_the_end
 from shared.reading.shares import Shares
 from shared.runtime.health import Health
-from shared.runtime.retries import retried
+from shared.runtime.retries import retried, what_to_check
 from shared.runtime.stop import Stop, unless_stopped, until_stopped
 
 _GONE: Final = timedelta(seconds=7.5)
@@ -190,11 +190,11 @@ class Supervisor(Generic[DueT, OwnedT]):
                 self._log.info("end_timestamp_reached")
                 return
             self._found = found
-            if not found.paused:
-                await self._claim(found)
+            is_claimed = found.paused or await self._claim(found)
             self._share()
             self._health.progressed()
-            self._health.ready = True
+            if is_claimed:
+                self._health.ready = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._until_next_survey()):
                     await self._wake.wait()
@@ -215,19 +215,32 @@ class Supervisor(Generic[DueT, OwnedT]):
     def _reading(self) -> list[OwnedT]:
         return [owned for owned in self._leases.owned.values() if not owned.over and not owned.leaving]
 
-    async def _claim(self, found: Round[DueT]) -> None:
-        """Claim free partitions up to a fair share."""
+    async def _claim(self, found: Round[DueT]) -> bool:
+        """Claim free partitions up to a fair share; return whether no attempt failed.
+
+        What fails is left to the next survey, which may show a pause, or others that are free.
+        """
+        succeeded = True
         keys = found.shares.to_claim((owned.key for owned in self._reading()), found.due)
         for first in range(0, len(keys), _AT_ONCE):
             asked_at = asyncio.get_running_loop().time()
             due = [found.due[key] for key in keys[first : first + _AT_ONCE]]
             claim = self._health.attempting(partial(self._source.claim, due))
-            for owned in await retried(self._stop, claim):
+            try:
+                claimed = await claim()
+            except TransientError as error:  # meanwhile this reader is not ready
+                succeeded = False
+                self._log.warning(
+                    "partitions_not_claimed", partitions=len(due), error=str(error), fix=what_to_check(error)
+                )
+                continue
+            for owned in claimed:
                 self._leases.take(owned, asked_at)
                 reading = partial(self._source.read, owned, self._stop)
                 name = f"partition {owned.key}"
                 owned.task = asyncio.create_task(read_to_the_end(owned, reading, self._stop), name=name)
                 owned.task.add_done_callback(partial(self._on_over, owned))
+        return succeeded
 
     def _on_over(self, owned: OwnedT, task: asyncio.Task[None]) -> None:
         owned.end_timer()

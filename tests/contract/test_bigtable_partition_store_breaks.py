@@ -9,6 +9,7 @@ import pytest
 
 from services.bigtable_reader.core.stream.partitions import BigtablePartition
 from shared.contracts.errors import TransientError
+from shared.reading.leases import PartlySavedError
 from tests.contract.bigtable_partitions import (
     MINUTE,
     KilledError,
@@ -225,6 +226,21 @@ async def test_one_request_that_fails_among_many_ends_no_lease(rig: Rig, when: W
     channels.restart_counting()
     saved = (await whole(store)).saved
     assert all(saved[one.stream_range.id].low_watermark >= one.low_watermark + MINUTE for one in owned)
+
+
+@WHENEVER
+async def test_one_row_that_cannot_be_written_ends_no_other_lease(rig: Rig, when: When) -> None:
+    store, channels = rig.owner("unlucky")
+    await begun(store, "-b", "b-d", "d-")
+    owned = await take(store, "a", "c", "e")
+    channels.restart_counting({2: when, 4: when})
+    with pytest.raises(PartlySavedError) as found:
+        await store.advance([reached(one, minutes=1) for one in owned])
+    channels.restart_counting()
+    saved = (await whole(store)).saved
+    kept = [one for one in owned if one.stream_range.id not in found.value.unknown]
+    assert (len(kept), found.value.lost) == (2, frozenset())
+    assert all(saved[one.stream_range.id].low_watermark >= one.low_watermark + MINUTE for one in kept)
 
 
 async def test_a_late_request_that_comes_first_is_known_for_ones_own(rig: Rig) -> None:

@@ -28,7 +28,7 @@ from services.bigtable_reader.core.stream.records import (
     RangeToken,
     StreamRecord,
 )
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.streams import connections
 from tests.integration.silent_server import serving
 
@@ -121,6 +121,21 @@ def test_what_came_before_a_broken_record_is_read_though_it_came_with_it() -> No
 
     run(Server(records=[beat, beat, RECORD(data_change={"type_": 3}), beat]), scenario)
     assert found == [Heartbeat("t", Microseconds(7_000_000))] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "fix"),
+    [(11, TransientError, "older than the"), (9, MisconfiguredError, "doctor")],
+)
+def test_a_stream_that_is_closed_without_a_child_says_what_to_check(code: int, kind: type[Exception], fix: str) -> None:
+    closing = RECORD(close_stream={"status": {"code": code, "message": "words of Bigtable"}})
+
+    async def scenario(channels: BigtableChannels) -> None:
+        with pytest.raises(kind, match="words of Bigtable") as found:
+            await read(channels)
+        assert fix in (getattr(found.value, "fix", "") or str(found.value))
+
+    run(Server(records=[closing]), scenario)
 
 
 def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning() -> None:

@@ -82,6 +82,7 @@ class Reading:
         self.table = PartitionTable()
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10))
         self.failures: list[BaseException | None] = []
+        self.end = end
         self.trusted_for = 1_000_000.0
         self._reader = BigtablePartitionReader(
             self.stream,
@@ -116,7 +117,7 @@ class Reading:
             self.table.become(msgspec.structs.replace(self.table.topology, stream_ranges=(stream_range, *rest)))
         await self.store.survey()
         (partition,) = await self.store.claim(self.table.topology.stream_ranges[:1])
-        self.owned = BigtableOwnedPartition(partition)
+        self.owned = BigtableOwnedPartition(partition, self.end)
         self.owned.trusted_until = self.trusted_for
         stop = Stop()
         task = asyncio.create_task(read_to_the_end(self.owned, partial(self._reader.read, self.owned, stop), stop))
@@ -188,6 +189,14 @@ async def test_an_end_that_names_no_children_is_the_end_only_where_one_was_asked
     assert len(live.stream.queries) == 2
 
 
+async def test_an_estimate_that_is_past_the_end_is_not_the_end() -> None:
+    """A record of before may still come: only the stream says that none will."""
+    end = Microseconds(EPOCH + 60_000_000)
+    reading = Reading([Heartbeat("h", Microseconds(end + 5_000_000))], end=end)
+    await reading.begin()
+    assert reading.owned.progress(0).low_watermark == end
+
+
 async def test_a_position_that_is_lost_stops_the_reader_and_nothing_of_it_is_given_up() -> None:
     reading = Reading([PositionLostError("made-up", "too old")])
     task = await reading.begin()
@@ -204,6 +213,17 @@ async def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_a
     first, second = (query.position for query in reading.stream.queries)
     assert first.tokens
     assert second.start is not None
+
+
+async def test_what_was_reconciled_and_is_refused_days_later_begins_at_where_it_was_by_then() -> None:
+    """It is not lost, though the time at which it was claimed is longer ago than the stream keeps records."""
+    now = Microseconds(EPOCH + 8 * 86_400_000_000)
+    refused = PositionLostError("made-up", "not known")
+    reading = Reading([Heartbeat("h", Microseconds(now - 5_000_000)), TransientError("UNAVAILABLE")], [refused])
+    reading.table.now = lambda: now
+    await reading.begin(reconciled=True)
+    await asyncio.sleep(30)
+    assert reading.stream.queries[2].position.start == now - 5_000_000 - 3_600_000_000
 
 
 async def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 
+from shared.reading.leases import PartlySavedError
 from tests.fakes.reader_metrics import AnyMetrics
 from tests.unit.reading.owned import OPTIONS, Leases, Owned
 
@@ -16,11 +17,14 @@ class World:
         self.metrics = AnyMetrics()
         self.trusted = True
         self.renewal_takes = 0.0
+        self.unwritable: Collection[str] = ()
         self.leases = Leases(self, self.metrics, OPTIONS, lambda: self.trusted)
 
     async def advance(self, progress: Sequence[str], *, release: bool = False) -> Collection[str]:
         """Remember progress; no partition has another owner."""
         await asyncio.sleep(0 if release else self.renewal_takes)
+        if self.unwritable:
+            raise PartlySavedError("UNAVAILABLE", (), self.unwritable)
         (self.released if release else self.saved).extend(progress)
         return ()
 
@@ -44,6 +48,16 @@ async def test_while_the_topic_may_lose_messages_no_progress_is_saved_and_a_rele
     await world.leases.release_all()
     assert world.saved == ["p"]
     assert world.released == ["p as it was claimed"]
+
+
+async def test_a_partition_whose_progress_cannot_be_saved_ends_no_other_lease() -> None:
+    world = World()
+    good, bad = world.own("good"), world.own("bad")
+    world.unwritable = ["bad"]
+    keeper = asyncio.create_task(world.leases.keep())
+    await asyncio.sleep(60)
+    keeper.cancel()
+    assert (good.over, bad.over) == (False, True)
 
 
 async def test_a_released_partition_is_not_saved_again_while_its_task_ends() -> None:

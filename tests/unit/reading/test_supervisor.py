@@ -37,6 +37,7 @@ class World:
         """The partition tasks that are over and the leases that were released, in their order."""
         self.renewed_at: list[float] = []
         self.paused = False
+        self.surveyed = 0
         self._reading = reading
         self._surveys = surveys
         self.effects: Effects = effects or {}
@@ -59,6 +60,7 @@ class World:
     async def survey(self) -> Round[str]:
         """Return what is not owned yet."""
         await self._do("survey")
+        self.surveyed += 1
         self._surveys -= 1
         if self._surveys < 0:
             raise TransientError("UNAVAILABLE")
@@ -66,7 +68,8 @@ class World:
         return Round(shares, {key: key for key in self._reading if key not in self._leases.owned}, self.paused)
 
     async def claim(self, due: Sequence[str]) -> Iterable[Owned]:
-        """Take all."""
+        """Take all, unless the test says otherwise."""
+        await self._do("claim")
         return [Owned(key) for key in due]
 
     async def read(self, owned: Owned, stop: Stop) -> None:
@@ -233,5 +236,22 @@ async def test_a_loop_that_hangs_is_not_alive_and_one_whose_store_is_unavailable
         await asyncio.sleep(100)
         alive.append(health.alive)
     assert alive == [True, False]
+    stop.request()
+    await running
+
+
+async def test_a_claim_that_keeps_failing_delays_no_survey_and_the_reader_is_not_ready() -> None:
+    stop, health = Stop(), Health(now=asyncio.get_running_loop().time)
+    unavailable: Effects = {"claim": partial(_fails, 0, TransientError("UNAVAILABLE"))}
+    world = World({"p": _ends_late}, health=health, effects=unavailable)
+    running = asyncio.create_task(world.run(stop))
+    await asyncio.sleep(120)
+    assert world.surveyed > 10  # so that a pause is obeyed, and what else is free is claimed
+    shown = [health.ready]
+    assert "UNAVAILABLE" in health.obstacles[0]
+    world.effects = {}
+    await asyncio.sleep(20)
+    shown.append(health.ready)
+    assert shown == [False, True]
     stop.request()
     await running

@@ -185,6 +185,18 @@ def _merged(
     return records, None
 
 
+_CLOSED: Final = (
+    "`doctor` checks the table, its change stream and the roles of this identity. Then start the reader again: nothing "
+    "is lost, it goes on from where it was"
+)
+
+
+class StreamClosedError(TransientError):
+    """Bigtable has closed a stream at its end as it was then, and named no child."""
+
+    fix = "where this lasts, the position may be older than the change stream's retention: `status` says how old it is"
+
+
 _POSITION_LOST: Final = (
     "Bigtable cannot continue from there: the position is older than the change stream's retention, or from before "
     "the table or its stream was made again. Changes in between can no longer be read. The choices: (1) on a first "
@@ -225,9 +237,11 @@ def _require_an_end(record: CloseStream) -> None:
     if record.children or record.code == _OK:
         return
     what = f"the change stream was closed with code {record.code}: {record.message}"
-    if record.code in _TRANSIENT_CODES or record.code == _OUT_OF_RANGE:  # without a child: the next call gets more
+    if record.code in _TRANSIENT_CODES:
         raise TransientError(what)
-    raise MisconfiguredError("bigtable-stream-closed", what)
+    if record.code == _OUT_OF_RANGE:  # without a child: the next call gets more
+        raise StreamClosedError(what)
+    raise MisconfiguredError("bigtable-stream-closed", f"{what}\n{_CLOSED}")
 
 
 def _status(error: BaseException) -> tuple[grpc.StatusCode | None, str]:

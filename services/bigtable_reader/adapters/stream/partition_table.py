@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ from services.bigtable_reader.core.stream.records import Child, KeyRange, Micros
 from services.bigtable_reader.core.stream.topology import Ending, MergeTimeouts, Reshaped, Successor
 from services.bigtable_reader.ports import PositionLostError, Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.leases import PartlySavedError
 
 _AT_ONCE: Final = 50
 """Calls in flight; a connection carries a hundred."""
@@ -178,8 +179,13 @@ class BigtablePartitionStore:
             again = await self._each([progress[number] for number in unknown], save)
             for number, answer in zip(unknown, again, strict=True):
                 answers[number] = answer
-        _raise_first(answers)
-        return frozenset(one.partition.stream_range.id for one, kept in zip(progress, answers, strict=True) if not kept)
+        _raise_first(answers, transient=False)
+        names = [one.partition.stream_range.id for one in progress]
+        lost = frozenset(name for name, kept in zip(names, answers, strict=True) if kept is False)
+        failed = {name: one for name, one in zip(names, answers, strict=True) if isinstance(one, TransientError)}
+        if failed:
+            raise PartlySavedError(str(next(iter(failed.values()))), lost, failed.keys())
+        return lost
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the reserved upper limit; False if it is not ours."""
@@ -377,10 +383,17 @@ class BigtablePartitionStore:
         there = found.topology.names
         for name, row in scan.partitions.items():
             if name not in there and self._is_left(name, row.lease):
-                await self._rows.delete_partition(name, row.lease)
+                await self._tidy(self._rows.delete_partition(name, row.lease))
         for owner, presence in scan.readers.items():
             if self._present.stood(owner) >= _GONE * self._lease:
-                await self._rows.forget_reader(owner, presence.nonce)
+                await self._tidy(self._rows.forget_reader(owner, presence.nonce))
+
+    async def _tidy(self, deletion: Awaitable[Any]) -> None:
+        """Delete a row that nothing reads any more; the next reader that tends tries again what fails."""
+        try:
+            await deletion
+        except TransientError as error:
+            self._log.warning("partition_table_not_tidied", error=str(error))
 
     def _reconciled(self, found: TopologyRow) -> Reshaped | None:
         waited = {name: (self._now - born) * _MICROSECOND for name, born in found.born.items()}

@@ -39,9 +39,13 @@ class BigtableReaderOptions(ReaderOptions):
 class BigtableOwnedPartition(OwnedPartition[Microseconds]):
     """A partition that this reader has the lease of."""
 
-    def __init__(self, partition: BigtablePartition) -> None:
+    def __init__(self, partition: BigtablePartition, end: Microseconds | None = None) -> None:
+        """``end``: up to where it is read."""
         super().__init__(partition.low_watermark, partition.load)
         self.partition = partition
+        self._end = end
+        self.at_end = False
+        """Whether the stream has said so. A watermark is an estimate: what is older may still come."""
         self.versions = VersionAllocator(partition.min_version, partition.reserved_up_to)
         self.raised_min_version = 0
         """No further version up to it is to be made, as soon as the reserved upper limit is above it."""
@@ -75,10 +79,11 @@ class BigtableOwnedPartition(OwnedPartition[Microseconds]):
 
     def progress(self, reserved_up_to: int) -> BigtableProgress:
         """Return how far it has been read and confirmed."""
+        reached = self.prefix.watermark
         return BigtableProgress(
             self.partition,
             self._behind(self.prefix.token),
-            self.prefix.watermark,
+            reached if self._end is None or self.at_end else min(reached, self._end),
             reserved_up_to,
             self.versions.last,
             round(self.load),

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, Literal, assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stall_watch import shown
@@ -180,6 +181,7 @@ class BigtablePartitionReader:
                 )
         elif record.code == 0 and not record.children and end is not None:
             await owned.confirmed()
+            owned.at_end = True
             owned.prefix.add(Microseconds(end + 1), 0, token=owned.prefix.token)
             progress = owned.progress(owned.versions.last)
             await owned.end(lambda: self._store.advance([progress], release=True), stop)
@@ -212,8 +214,10 @@ class BigtablePartitionReader:
                     error=str(error),
                 )
                 return
+            # From where it is by now, not from where it was claimed: that may be longer ago than the stream keeps.
+            here = replace(owned.partition, low_watermark=owned.prefix.watermark)
             try:
-                restarted = await retried(stop, lambda: self._store.restart_from_time(owned.partition))
+                restarted = await retried(stop, lambda: self._store.restart_from_time(here))
             except PositionLostError as again:
                 raise _choices(owned, again) from again
             if restarted is None:

@@ -217,7 +217,7 @@ class BigtableReader:
                 low_watermark=shown(partition.low_watermark),
                 fence=partition.fence,
             )
-        return [BigtableOwnedPartition(partition) for partition in claimed]
+        return [BigtableOwnedPartition(partition, self._options.end) for partition in claimed]
 
     async def read(self, owned: BigtableOwnedPartition, stop: Stop) -> None:
         """Read a partition from its position until its stream ends."""
