@@ -36,6 +36,8 @@ class TableTroubleError(TransientError):
     (`DestinationTables.check_rights`).
     """
 
+    fix = "the error says what is wrong with the table"
+
     def __init__(self, message: str, *, code: str = "", suspected: bool = False, denied: bool = False) -> None:
         super().__init__(message)
         self.code = code
@@ -51,6 +53,8 @@ class TableTroubleError(TransientError):
 class NotLabelledError(TableTroubleError):
     """The labels of this table may not be written by this identity, until a person gives it the right."""
 
+    fix = GRANT
+
 
 class UnansweredError(TransientError):
     """BigQuery gives no answer to a call about a table, for as long as a table may hold up others."""
@@ -61,6 +65,8 @@ class DatasetRefusedError(TransientError):
 
     The message names the fix.
     """
+
+    fix = GRANT
 
 
 @dataclass(frozen=True, slots=True)

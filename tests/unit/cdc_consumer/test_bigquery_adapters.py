@@ -27,16 +27,25 @@ from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.tables import TableColumn, table_definition
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, INT64
-from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, MirrorProgress, TableTroubleError
+from services.cdc_consumer.ports import (
+    DatasetRefusedError,
+    FoundMirror,
+    MirrorProgress,
+    NotLabelledError,
+    TableTroubleError,
+    UnansweredError,
+)
 from services.cdc_consumer.wiring import sink_task
 from shared.bigquery.client import beyond_limits
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.metrics import retry_code
+from shared.runtime.retries import what_to_check
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header
 from tests.unit.cdc_consumer.bigquery_client import NOT_FOUND, FakeBigQuery, resource
+from tests.unit.cdc_consumer.decoded import history_of, in_mode
 from tests.unit.cdc_consumer.listening import NOWHERE, OPTIONS, heard
 
 PLANES = table_definition(a_header())
@@ -512,3 +521,33 @@ def test_all_keys_are_one_query_unless_they_do_not_fit_into_a_request() -> None:
         rows = pa.table({"id": pa.array(range(keys), pa.int64())})
         BigQueryMirrorTables(client, "p", "d").recheck(table, FoundMirror("p.d.planes"), rows, "")
         assert len(client.statements) == queries
+
+
+class BusyOnce(FakeBigQuery):
+    """Is too busy for the first view that is to be made."""
+
+    is_busy = True
+
+    def create_table(self, table: bigquery.Table, **more: Any) -> bigquery.Table:
+        """Make it, unless it is that one."""
+        if table.view_query and self.is_busy:
+            self.is_busy = False
+            unavailable: Any = exceptions.ServiceUnavailable  # untyped
+            raise unavailable("try again")
+        return super().create_table(table, **more)
+
+
+def test_a_view_that_bigquery_was_too_busy_for_is_made_with_the_next_changes_of_its_history() -> None:
+    history = history_of(in_mode("history"), a_header())
+    client = BusyOnce()
+    tables = tables_of(client)
+    tables.ensure(history)
+    assert "planes_history" not in client.tables
+    tables.ensure(history)
+    assert "planes_history" in client.tables
+
+
+def test_what_bigquery_answers_is_no_fault_of_the_network() -> None:
+    answers = (DatasetRefusedError("refused"), NotLabelledError("no label"), TableTroubleError("no primary key"))
+    assert not any("network" in what_to_check(each) for each in answers)
+    assert "network" in what_to_check(UnansweredError("silent"))

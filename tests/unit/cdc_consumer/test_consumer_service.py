@@ -2,15 +2,17 @@
 
 import pickle
 import re
+import socket
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.spark.options import SinkOptions, decode_options, encode_options
+from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, decode_options, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
     check_java,
@@ -19,6 +21,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     query_error,
     start_error,
 )
+from services.cdc_consumer.adapters.stream import reports
 from services.cdc_consumer.adapters.stream.reports import (
     DriverPoisonLimit,
     check_driver_answers,
@@ -381,6 +384,22 @@ def test_tasks_hear_of_a_stop_whether_they_listened_before_or_not_and_of_the_dri
         request_at_driver_stop(driver, orphan)
         assert not orphan.wait(timedelta(milliseconds=200))
     assert orphan.wait(timedelta(seconds=10))
+
+
+def test_one_attempt_to_reach_the_driver_that_fails_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, attempts, connect = Stop(), count(), reports._connect
+
+    def connects_late(address: DriverAddress) -> socket.socket:
+        if next(attempts) == 0:
+            raise TimeoutError("lost on the way")
+        return connect(address)
+
+    monkeypatch.setattr(reports, "_connect", connects_late)
+    with receiving_reports(lambda _report: None, DeadLetterLimit()) as server:
+        request_at_driver_stop(server.listen("127.0.0.1"), stop)
+        assert not stop.wait(timedelta(seconds=2))
+        server.stop_tasks()
+        assert stop.wait(timedelta(seconds=10))
 
 
 def test_spark_submit_and_the_master_say_the_same() -> None:

@@ -206,6 +206,18 @@ def test_dead_letters_that_cannot_be_kept_leave_their_messages_unacked(world: Wo
     assert world.leases.released == ["a0", "a1"]
 
 
+def test_a_right_that_is_missing_for_dead_letters_ends_the_process_and_holds_up_no_other_message(world: World) -> None:
+    def refuse(_dead_letters: object) -> None:
+        raise MisconfiguredError("pubsub-refused", "publish dead letters: PERMISSION_DENIED")
+
+    world.dead_letters.keep = refuse  # type: ignore[assignment,method-assign]
+    with pytest.raises(MisconfiguredError):
+        world.apply(a_message(data=b"garbage"), a_message(a_change(1), header=AIRPORTS))
+
+    assert (world.leases.acked, world.leases.released) == (["a1"], [])
+    assert world.effects.done[-1] == "defer 1"
+
+
 def test_what_was_acked_is_not_released_when_something_fails_later(world: World) -> None:
     world.tables.forbidden.add("planes")
 

@@ -2,8 +2,8 @@
 
 Source: BigQuery, "Create logical views": a view has the columns that its query had when it was made or last changed.
 A view that BigQuery refuses holds up no change: that is logged, and tried again with the next process. Where BigQuery
-gives no answer, the history waits as for its own. A view whose expiry BigQuery did not take off is tried again with the
-next changes of its history.
+gives no answer, the history waits as for its own. What it was too busy for is tried again with the next changes of the
+history, and so is a view whose expiry it did not take off.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from services.cdc_consumer.adapters.schema.dataset_defaults import expiring, las
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.schema.views import view_description, view_name, view_query
 from services.cdc_consumer.ports import UnansweredError
+from shared.bigquery.client import beyond_limits
 from shared.contracts.mirrors import HISTORY_OF
 
 
@@ -41,8 +42,8 @@ class HistoryViews:
 
     def __init__(self, client: AnsweringClient) -> None:
         self._client = client
-        self.expiring: set[str] = set()
-        """The histories, by identity, whose views expire because BigQuery did not answer as it should."""
+        self.unfinished: set[str] = set()
+        """The histories, by identity, whose views are not as they should be because BigQuery could not do it then."""
 
     def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
         """Return what is there by the name of the view over a history."""
@@ -53,6 +54,7 @@ class HistoryViews:
             except exceptions.NotFound:
                 return View(path, None)
             except exceptions.GoogleAPICallError as error:  # whatever it is, the rows are not to wait for it
+                self._note(definition, error)
                 return View(path, None, str(error.message))
 
     def bring_about(self, view: View, history: bigquery.Table, definition: TableDefinition) -> None:
@@ -64,7 +66,9 @@ class HistoryViews:
         try:
             if view.refusal:
                 log.error("history_view_not_made", error=view.refusal)
-            elif view.found is None:
+                return
+            self.unfinished.discard(definition.identity)
+            if view.found is None:
                 made = bigquery.Table(view.path)
                 made.view_query = query
                 made.description = f"{view_description(definition)}: {definition.mirror_of}, kept by Millrace"
@@ -87,11 +91,15 @@ class HistoryViews:
         except (exceptions.Conflict, exceptions.PreconditionFailed):
             raise
         except exceptions.GoogleAPICallError as error:
+            self._note(definition, error)
             log.error("history_view_not_made", error=str(error.message))  # noqa: TRY400  the message is the whole story
+
+    def _note(self, definition: TableDefinition, error: exceptions.GoogleAPICallError) -> None:
+        if isinstance(error, exceptions.ServerError | exceptions.TooManyRequests) or beyond_limits(error):
+            self.unfinished.add(definition.identity)
 
     def _let_last(self, view: bigquery.Table, definition: TableDefinition) -> None:
         """Take off the expiry that a view has of its dataset; report one that was set by hand."""
-        self.expiring.discard(definition.identity)
         if not expiring(view):
             return
         try:
@@ -101,7 +109,7 @@ class HistoryViews:
             else:
                 report_expiry(view)
         except (exceptions.GoogleAPICallError, UnansweredError) as error:
-            self.expiring.add(definition.identity)
+            self.unfinished.add(definition.identity)
             report_expiry(view, error=str(getattr(error, "message", error)))
 
 

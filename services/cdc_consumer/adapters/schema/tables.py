@@ -145,8 +145,8 @@ class BigQueryTables:
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as the port."""
         known = self._known.get(definition.identity)
-        expiring = definition.identity in self._views.expiring
-        if known is None or expiring or _missing(known, _placed(definition, known)):
+        unfinished = definition.identity in self._views.unfinished
+        if known is None or unfinished or _missing(known, _placed(definition, known)):
             known = self._known[definition.identity] = self._brought_about(definition)
             self._progressed()
         _check(known, _placed(definition, known), self._path(definition))

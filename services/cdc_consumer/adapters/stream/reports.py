@@ -36,6 +36,8 @@ _TIMEOUT: Final = 1.0  # seconds: the driver does nothing else with a report tha
 _CONNECTED_WITHIN: Final = 10.0
 _ANSWERED_WITHIN: Final = 60.0
 _RECONNECTED_AFTER: Final = timedelta(seconds=1)
+_CONNECTS: Final = 3
+"""Attempts in a row that fail before the driver is taken to be gone; one that is refused is enough."""
 _LAST_WORDS: Final = 3.0  # seconds in which processes that are about to end may still say something
 _SILENCE: Final = 0.5
 _TURNS: Final = 50
@@ -87,13 +89,17 @@ def request_at_driver_stop(address: DriverAddress, stop: Stop) -> None:
     """Request ``stop`` once the driver says so or is gone."""
 
     def listen() -> None:
+        failed = 0
         while not stop.requested:
             heard = b""
             try:
                 connected = _connect(address)
-            except OSError:
-                heard = _STOP  # nothing listens there
+            except OSError as error:
+                failed += 1
+                if isinstance(error, ConnectionRefusedError) or failed == _CONNECTS:  # nothing listens there
+                    heard = _STOP
             else:
+                failed = 0
                 with connected, contextlib.suppress(OSError):
                     connected.sendall(_encoded(_Line(hear_of_stop=True)))
                     heard = connected.recv(len(_STOP))

@@ -9,7 +9,7 @@ ended over them; one that has ended several becomes a dead letter, undecoded.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -208,18 +208,25 @@ class _Task:
         poison = list(unique.values())
         seen = TaskTotals.of(done, self._decoded, poison)
         self._dead_letter_limit.judge(seen)
-        self._keep_dead_letters(poison)
+        try:
+            self._keep_dead_letters(poison)
+        except MisconfiguredError:  # it ends the process, but holds up no message without a dead letter
+            self._ack(done - {each.message for each in poison})
+            raise
         self._note_dead_letters(poison)
         if not done.isdisjoint(self._of_unnoted):
             done -= self._of_unnoted
             seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
         self._dead_letter_limit.remember(seen)
-        if not done:
+        self._ack(done & self._open)
+
+    def _ack(self, messages: Collection[int]) -> None:
+        if not messages:
             return
-        ack_ids = [self._ack_ids[message] for message in sorted(done)]
+        ack_ids = [self._ack_ids[message] for message in sorted(messages)]
         self._until_back(lambda: self._ports.leases.ack(ack_ids))
         self._unsettled.difference_update(ack_ids)
-        self._open -= done
+        self._open.difference_update(messages)
 
     def _poison_of(self, one: ListWrites) -> Sequence[Poison]:
         """Return the rows of a list that BigQuery, or its table, does not take."""

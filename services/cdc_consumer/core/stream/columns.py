@@ -63,6 +63,8 @@ _ROUNDS: Final = 4
 """How often rows are chosen to be parsed, where the newest of a key does not fit; all that are left in the last."""
 _NULL: Final = b"null"
 _LONGEST_SOURCE: Final = 500  # characters
+_MAY_WAIT: Final = timedelta(hours=1) // timedelta(microseconds=1)
+"""How long a row that was not too old when it was decoded may wait: of the two hours of margin of `SAFE_AGE`."""
 _AHEAD: Final = MOST_AHEAD // timedelta(microseconds=1)
 _NO_BOUND: Final = -(1 << 62)
 _BEHIND: Final = OLDEST_PUBLISHED // timedelta(microseconds=1)
@@ -99,6 +101,8 @@ class TableChanges:
     applied; the mirror lacks them until a snapshot of later is complete. None: there are no such rows."""
     superseded: Superseded | None = None
     """Further changes, older than the rows of their keys; None if there are none."""
+    write_before: Nanoseconds | None = None
+    """Until when they may be written: then an upsert among them that is not live is too old. None: there is none."""
 
 
 def with_superseded(changes: TableChanges) -> tuple[TableChanges, Sequence[Poison]]:
@@ -435,6 +439,7 @@ class _Changes:
     """Which of the rows are a deleted row's last values; None if none is."""
     outdated: npt.NDArray[np.bool_]
     refusals: _Refusals
+    write_before: Nanoseconds | None = None
 
     def candidates(self) -> npt.NDArray[np.bool_]:
         """Return which changes may be written, as far as is known."""
@@ -486,7 +491,8 @@ def _decode_groups(
         latest = pc.max(changes.commit.filter(pa.array(left_out))).as_py()
         for definition, rows in found:
             end, lacks = (None, None) if definition.append_only else (group.end, latest)
-            tables.append(TableChanges(definition, rows, tuple(group.messages), end, lacks, superseded))
+            before = None if definition.append_only else changes.write_before
+            tables.append(TableChanges(definition, rows, tuple(group.messages), end, lacks, superseded, before))
         outdated.update(changes.message[left_out].tolist())
     return tables, poison, outdated
 
@@ -521,8 +527,9 @@ def _changes_of(group: _Group, now: Nanoseconds) -> _Changes:
     refusals.refuse_where(ahead, Reason.BAD_SEQUENCE, f"its sequence begins with {_IS_AHEAD}")
     ahead = pc.greater(commit, pa.array(latest))
     refusals.refuse_where(ahead, Reason.BAD_SEQUENCE, f"its commit timestamp is {_IS_AHEAD}")
-    outdated = np.zeros(len(message), np.bool_)
+    outdated, write_before = np.zeros(len(message), np.bool_), None
     if wanted.mirror is not None:
+        write_before = _write_before(live, op, commit, now)
         old = too_old(live, op, commit, now)
         snapshot = np.repeat(np.array(group.snapshot, np.bool_), lengths)
         oldest = pa.array(np.repeat(np.array(group.oldest, np.int64), lengths))
@@ -539,7 +546,9 @@ def _changes_of(group: _Group, now: Nanoseconds) -> _Changes:
     _refuse_partial_images(refusals, group, lengths)
     typed = _typed(wanted, wanted.key, parsed, refusals)
     rows, last_values = _rows_of(group, op)
-    return _Changes(group, message, change, op, sequence, commit, typed, rows, last_values, outdated, refusals)
+    return _Changes(
+        group, message, change, op, sequence, commit, typed, rows, last_values, outdated, refusals, write_before
+    )
 
 
 def _tables_of(
@@ -688,6 +697,14 @@ def too_old(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseco
     """
     old = pc.less(commit_micros, oldest_safe(now))
     return pc.and_(pc.and_(old, pc.equal(op, "UPSERT")), pc.invert(live))
+
+
+def _write_before(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> Nanoseconds | None:
+    """Return until when the upserts may be written that are not live, and are not too old by now."""
+    new_enough = pc.greater_equal(commit_micros, oldest_safe(now))
+    guarded = pc.and_(pc.and_(pc.equal(op, "UPSERT"), pc.invert(live)), new_enough)
+    oldest = pc.min(commit_micros.filter(guarded).cast(pa.int64())).as_py()
+    return None if oldest is None else Nanoseconds((oldest + SAFE_MICROSECONDS + _MAY_WAIT) * 1_000)
 
 
 def _refuse_partial_images(refusals: _Refusals, group: _Group, lengths: npt.NDArray[np.int64]) -> None:
