@@ -88,9 +88,11 @@ class OwnedPartition(ABC, Generic[TimeT]):
             self.moved.clear()
             await self.moved.wait()
 
-    async def room(self) -> None:
-        """Wait while too many of its records wait for Pub/Sub."""
-        await self.confirmed(all_but=_UNCONFIRMED)
+    async def room(self, needs_more: Callable[[], bool] = lambda: False) -> None:
+        """Wait while too many of its records wait for Pub/Sub, but not for what only further records can release."""
+        while self.outstanding > _UNCONFIRMED and not needs_more():
+            self.moved.clear()
+            await self.moved.wait()
 
     async def end(self, record: Callable[[], Awaitable[RecordedT | None]], stop: Stop) -> RecordedT | None:
         """Have the end of the partition recorded once everything of it is confirmed, and return what that returned.

@@ -37,7 +37,7 @@ class PositionAge:
                 why="what is further behind than the retention is lost, and the reader stops there",
                 fix=f"`resume`, before {retention - behind} are over; or {self._lengthen}"
                 if paused
-                else "find out what holds it up (`status`; low_watermark_stalled and call_retried in the log), start "
+                else "find out what holds it up (`status`, and call_retried in the log), start "
                 f"more readers, and {self._lengthen}",
             )
         self._passed = passed

@@ -49,10 +49,9 @@ class FakeSnapshotStore:
         new = []
         for name in dict.fromkeys(tables):
             there = [one for one in self.table.rows.values() if one.table == name]
-            if there and not again:
-                (first, *others) = there
-                untouched = not others and first.state is RangeState.REQUESTED and first.owner is None
-                if untouched and first.read_at < at:
+            (first, *others) = there or (None,)
+            if first is not None and not again and not others and first.state is RangeState.REQUESTED:
+                if first.owner is None and first.read_at < at:
                     self.table.rows[first.place] = replace(first, read_at=at, first_read_at=at)
                 continue
             for one in there:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -15,9 +16,12 @@ from services.cdc_consumer.adapters.source_rows import opened_source
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
+from services.spanner_reader.core.stream.records import ROOT
+from services.spanner_reader.ports import SpannerProgress
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, partition_store, topic_of
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.names import published_to, short_name
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
@@ -44,7 +48,7 @@ def kept(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase
             shared = SpannerDatabaseClient(made.path, channels)
             await shared.learn_dialect()
             lease = timedelta(seconds=3)
-            partitions = SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=lease)
+            partitions = SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=lease, topic="ours")
             await partitions.create_table()
             await scenario(partitions, SpannerTopicStore(shared, "p"), SpannerTopicStore(shared, "p"))
         finally:
@@ -101,6 +105,24 @@ def test_the_topic_changes_only_while_no_reader_runs(kept: Callable[[Scenario], 
         await theirs.keep("theirs")
         with pytest.raises(MisconfiguredError):
             await ours.keep("ours")
+
+    kept(scenario)
+
+
+def test_a_reader_that_stood_still_while_the_topic_was_changed_reads_nothing_more(
+    kept: Callable[[Scenario], None],
+) -> None:
+    async def scenario(partitions: SpannerPartitionStore, ours: SpannerTopicStore, theirs: SpannerTopicStore) -> None:
+        await ours.keep("ours")
+        start = Nanoseconds(time.time_ns())
+        await partitions.add_root(start, None)
+        (owned,) = await partitions.claim([ROOT], None)
+        assert await partitions.advance([SpannerProgress(owned, start)]) == frozenset()
+        assert await theirs.replace("theirs") == "ours"  # no reader is there, by what is known
+        later = SpannerProgress(owned, Nanoseconds(start + 1_000_000_000))
+        for call in (partitions.survey(), partitions.advance([later]), partitions.finish(later, [])):
+            with pytest.raises(MisconfiguredError, match="publish to theirs, and this one would to ours"):
+                await call
 
     kept(scenario)
 

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from services.spanner_reader.commands.command_line import SpannerPauseCommand, SpannerResumeCommand
 from services.spanner_reader.commands.snapshot import COMMAND_RETRY_BUDGET
+from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.ports import DatabaseCatalog, PauseStore
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.answers import answer_pause, answer_resume
@@ -32,9 +33,10 @@ async def pause(
             f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}",
         )
     changed: dict[str | None, bool] = {}
+    before = await _read(pauses)
     try:
         for table in dict.fromkeys(command.tables) or (None,):
-            changed[table] = await _retried(partial(pauses.pause, table))
+            changed[table] = await _retried(partial(pauses.pause, table)) or not _is_paused(before, table)
     finally:  # a table that was refused leaves those before it paused
         answer_pause(changed, out, as_json=command.json, retention=inspection.retention)
     return 0
@@ -43,12 +45,22 @@ async def pause(
 async def resume(command: SpannerResumeCommand, pauses: PauseStore, out: TextIO) -> int:
     """Let the stream, or tables, go on; return 0, or 1 where something was not paused."""
     changed: dict[str | None, bool] = {}
+    before = await _read(pauses)
     for table in dict.fromkeys(command.tables) or (None,):
-        changed[table] = await _retried(partial(pauses.resume, table))
-    still_paused: list[str] = []
-    if not command.tables:
-        still_paused = sorted((await retried(Stop(), pauses.read, COMMAND_RETRY_BUDGET)).paused_tables)
+        changed[table] = await _retried(partial(pauses.resume, table)) or _is_paused(before, table)
+    still_paused = [] if command.tables else sorted((await _read(pauses)).paused_tables)
     return answer_resume(changed, still_paused, out, as_json=command.json)
+
+
+async def _read(pauses: PauseStore) -> Pauses:
+    return await retried(Stop(), pauses.read, COMMAND_RETRY_BUDGET)
+
+
+def _is_paused(before: Pauses, table: str | None) -> bool:
+    """Return whether it was before the first attempt: a later one finds what an unanswered one has done."""
+    if table is None:
+        return before.stream is not None and before.stream.lasts
+    return table in before.paused_tables
 
 
 async def _retried(call: Callable[[], Awaitable[bool]]) -> bool:

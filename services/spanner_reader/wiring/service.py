@@ -98,9 +98,9 @@ async def read(
         database, partitions = databases(settings, channels)
         stream = SpannerChangeStream(database, settings.change_stream)
         catalog = SpannerCatalog(database, settings.change_stream)
-        store = partition_store(settings, partitions, owner)
+        store = partition_store(settings, partitions, owner, topic.identity)
         shapes = SpannerShapeStore(partitions, settings.partition_table)
-        snapshots = snapshot_store(settings, partitions, owner)
+        snapshots = snapshot_store(settings, partitions, owner, topic.identity)
 
         async def prepared() -> ChangeMaker:
             await learn_dialects(database, partitions)

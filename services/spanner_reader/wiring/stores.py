@@ -40,16 +40,26 @@ async def learn_dialects(*databases: SpannerDatabaseClient) -> None:
         await database.learn_dialect()
 
 
-def partition_store(settings: Settings, partitions: SpannerDatabaseClient, owner: str) -> SpannerPartitionStore:
-    """Return the partition table as one owner sees it."""
+def partition_store(
+    settings: Settings, partitions: SpannerDatabaseClient, owner: str, topic: str | None = None
+) -> SpannerPartitionStore:
+    """Return the partition table as one owner sees it; ``topic``: to which that publishes."""
     return SpannerPartitionStore(
-        partitions, settings.partition_table, change_stream=settings.source, owner=owner, lease=settings.lease_duration
+        partitions,
+        settings.partition_table,
+        change_stream=settings.source,
+        owner=owner,
+        lease=settings.lease_duration,
+        topic=topic,
     )
 
 
-def snapshot_store(settings: Settings, partitions: SpannerDatabaseClient, owner: str) -> SpannerSnapshotStore:
-    """Return the table of snapshots as one owner sees it."""
-    return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
+def snapshot_store(
+    settings: Settings, partitions: SpannerDatabaseClient, owner: str, topic: str | None = None
+) -> SpannerSnapshotStore:
+    """Return the table of snapshots as one owner sees it; ``topic``: to which that publishes."""
+    lease = settings.lease_duration
+    return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=lease, topic=topic)
 
 
 def topic_of(settings: Settings) -> ReaderTopic:

@@ -43,15 +43,23 @@ RUNNING = SpannerPartition(
 BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "transaction": {"id": b"begun"}})]
 
 
-def store_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerPartitionStore:
+def store_of(
+    spanner: FakeSpanner, options: CallOptions | None = None, topic: str | None = None
+) -> SpannerPartitionStore:
     database = spanner.database(options)
-    return SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=LEASE)
+    return SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=LEASE, topic=topic)
 
 
-def a_row(partition: SpannerPartition) -> Sequence[Any]:
+def a_row(partition: SpannerPartition, topic: str | None = None) -> Sequence[Any]:
     """Return a partition as the partition table's query has it."""
-    watermark, state = format_timestamp(partition.watermark), partition.state.value
-    return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, str(partition.fencing), None, TIME]
+    watermark, state, fencing = format_timestamp(partition.watermark), partition.state.value, str(partition.fencing)
+    return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, fencing, None, TIME, topic]
+
+
+def a_range(table: str, fencing: str, topic: str | None = None) -> Sequence[Any]:
+    """Return a range of keys as the snapshot table's query has it."""
+    keys = [None, None, None]
+    return [table, "0", "1", *keys, TIME, TIME, "0", RangeState.CUT.value, "reader", TIME, fencing, None, TIME, topic]
 
 
 async def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit() -> None:
@@ -89,12 +97,38 @@ async def test_progress_of_a_snapshot_under_an_earlier_claim_of_the_same_reader_
     claimed = SnapshotRange(
         table="Singers", number=0, run=1, read_at=START, first_read_at=START, owner="reader", fencing=1
     )
-    keys = [None, None, None]
-    stored = ["Singers", "0", "1", *keys, TIME, TIME, "0", RangeState.CUT.value, "reader", TIME, "2", None, TIME]
-    spanner = FakeSpanner({"": [stored]})
+    spanner = FakeSpanner({"": [a_range("Singers", "2")]})
     store = SpannerSnapshotStore(spanner.database(), "partitions", owner="reader", lease=LEASE)
 
     assert await store.save([RangeProgress(claimed, None, 0, START)]) == {claimed.place}
+    assert spanner.commits == []
+
+
+async def test_a_reader_that_stood_still_while_the_topic_was_changed_claims_and_saves_nothing() -> None:
+    """What it publishes goes to the former topic, so whoever reads the new one must not go on behind it."""
+    answers: dict[str, Sequence[Sequence[Any]]] = {
+        "present_until": [[TIME, []]],
+        "partitions_snapshots": [a_range("Singers", "1", "new")],
+        "": [a_row(RUNNING, "new")],
+    }
+    spanner = FakeSpanner(answers)
+    store, progress = store_of(spanner, topic="former"), SpannerProgress(RUNNING, START)
+    snapshots = SpannerSnapshotStore(spanner.database(), "partitions", owner="reader", lease=LEASE, topic="former")
+    ours = SnapshotRange(
+        table="Singers", number=0, run=1, read_at=START, first_read_at=START, owner="reader", fencing=1
+    )
+    for call in (
+        store.survey(),
+        store.claim([PARENT], None),
+        store.advance([progress]),
+        store.advance([progress], release=True),
+        store.finish(progress, []),
+        snapshots.claim([ours.place]),
+        snapshots.save([RangeProgress(ours, None, 0, START)]),
+        snapshots.cut(ours, []),
+    ):
+        with pytest.raises(MisconfiguredError, match="publish to new, and this one would to former"):
+            await call
     assert spanner.commits == []
 
 

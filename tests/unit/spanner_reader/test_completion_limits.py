@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,12 +12,18 @@ from hypothesis import strategies as st
 from services.spanner_reader.app.stream.completer import keys_of_one_read
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.snapshot.snapshot import KeyText
-from services.spanner_reader.core.stream.records import PartitionToken
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from services.spanner_reader.ports import WatchedTable
+from shared.contracts.timestamps import Nanoseconds
+from shared.reading import owned_partition
+from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import Table
+from tests.fakes.spanner_schema import FakeCatalog
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
 from tests.unit.spanner_reader.capturing import TOKENS, column_types, is_reconstructed
 from tests.unit.spanner_reader.completing import a_world, completing
+from tests.unit.spanner_reader.scripts import START, LiveClock, World, a_record
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -192,3 +200,29 @@ def test_one_read_asks_for_so_many_keys_or_bytes_and_for_one_key_whatever_its_si
     huge = KeyText(large * 4)
     for keys, most in (([KeyText("x")] * 1_500, 1_000), ([large] * 4, 2), ([large], 1), ([huge] * 2, 1)):
         assert keys_of_one_read(keys) == most
+
+
+async def test_a_transaction_of_more_records_than_may_wait_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its updates is completed before its last record has come, so none can be confirmed before that."""
+    monkeypatch.setattr(owned_partition, "_UNCONFIRMED", 20)
+    records = [
+        replace(
+            a_record(Nanoseconds(START + 1_000_000_000), number, transaction="large"),
+            record_sequence=f"{number:08d}",
+            mod_type="UPDATE",
+            value_capture_type="NEW_VALUES",
+            is_last_record_in_transaction_in_partition=number == 59,
+            mods=(replace(a_record(START, number).mods[0], new_values='{"Name":"x"}'),),
+        )
+        for number in range(60)
+    ]
+    records.append(a_record(Nanoseconds(START + 2_000_000_000), 1))
+    world = await World.begun({ROOT: records}, table=Table(LiveClock(START)), together=8)
+    world.catalog = FakeCatalog(replace(world.catalog.tables[0], value_capture_type="NEW_VALUES"))
+    world.catalog.time = Nanoseconds(START + 5_000_000_000)
+    stop = Stop()
+    reading = asyncio.create_task(world.reader(owner="o", poll=timedelta(seconds=1)).run(stop))
+    await asyncio.sleep(600)
+    stop.request()
+    await reading
+    assert len(world.topic.changes) == len(records)

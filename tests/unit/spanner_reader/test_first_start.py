@@ -8,6 +8,7 @@ import pytest
 
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
+from services.spanner_reader.core.snapshot.snapshot import RangeState
 from services.spanner_reader.core.stream.records import ROOT
 from services.spanner_reader.ports import CatalogInspection, WatchedTable
 from shared.contracts.errors import MisconfiguredError
@@ -146,3 +147,18 @@ async def test_what_the_tables_file_says_is_remembered_from_the_first_start_on()
     tables = world.shapes.inspection.tables
     assert [one.name for one in tables["Singers"].columns if one.ignored] == ["Name"]
     assert [name for name, table in tables.items() if table.history] == ["Albums"]
+
+
+@pytest.mark.parametrize("state", [RangeState.CUT, RangeState.DONE, RangeState.CANCELLED])
+async def test_a_stream_that_begins_again_beside_an_earlier_snapshot_reads_all_rows_again(state: RangeState) -> None:
+    """The partitions were deleted by hand: what was committed between the two beginnings is in no record."""
+    world = World(True, LAST_STEP)
+    await world.start()
+    for place, one in world.snapshots.rows.items():
+        world.snapshots.rows[place] = replace(one, state=state, rows=7)
+    world.partitions.rows.clear()
+    world.clock.step(timedelta(days=30))
+    await world.start()
+    begins = world.partitions.rows[ROOT].start
+    assert {one.state for one in world.snapshots.rows.values()} == {RangeState.REQUESTED}
+    assert all(one.read_at >= begins for one in world.snapshots.rows.values())

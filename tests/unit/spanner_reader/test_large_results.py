@@ -17,7 +17,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import parse_timestamp
 from tests.fakes.spanner_client import NOW, FakeSpanner, Rows
 
-ROWS: Mapping[str, Rows] = {"SELECT `ALL`": [[True]], "partitions_snapshots": [[None, NOW]]}
+ROWS: Mapping[str, Rows] = {"SELECT `ALL`": [[True]], "partitions_snapshots": [[None, NOW, None]]}
 """What the rows are of a query that has these words; of any other there are none."""
 Read = Callable[[SpannerDatabaseClient], Awaitable[object]]
 

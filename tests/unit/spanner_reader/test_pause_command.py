@@ -10,7 +10,7 @@ from services.spanner_reader.commands.command_line import COMMAND_LINE, SpannerP
 from services.spanner_reader.commands.pause import pause, resume
 from services.spanner_reader.core.schema.shapes import SchemaInspection, TableShape
 from services.spanner_reader.ports import WatchedTable
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.spanner_schema import FakeCatalog, Shapes
@@ -57,3 +57,38 @@ async def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_w
     with pytest.raises(MisconfiguredError, match=f"^{re.escape(words)}"):
         await pause(given, catalog, pauses, lambda table: table != "Secrets", io.StringIO())
     assert not (await pauses.read()).paused_tables
+
+
+class Unanswered(FakePauseStore):
+    """Commits the first write, and does not answer it."""
+
+    is_answered = False
+
+    async def pause(self, table: str | None) -> bool:
+        """Pause it."""
+        return self._answered(await super().pause(table))
+
+    async def resume(self, table: str | None) -> bool:
+        """Resume it."""
+        return self._answered(await super().resume(table))
+
+    def _answered(self, changed: bool) -> bool:
+        if not self.is_answered:
+            self.is_answered = True
+            raise TransientError("504 Deadline Exceeded")
+        return changed
+
+
+@pytest.mark.parametrize("table", [None, "Singers"])
+async def test_what_a_commit_without_an_answer_has_done_is_said_of_the_command(table: str | None) -> None:
+    inspection = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
+    kept = PauseTable(shapes=Shapes(inspection))
+    catalog = FakeCatalog(WatchedTable("Singers", (), (), "NEW_ROW"))
+    names = [] if table is None else [table]
+    out = io.StringIO()
+    paused = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", *names, "--json")
+    assert await pause(paused, catalog, Unanswered(kept), lambda _table: True, out) == 0
+    assert json.loads(out.getvalue())["paused"] == [{"table": table, "changed": True}]
+    out = io.StringIO()
+    assert await resume(parsed(COMMAND_LINE, SpannerResumeCommand, "resume", *names), Unanswered(kept), out) == 0
+    assert "was not paused" not in out.getvalue()

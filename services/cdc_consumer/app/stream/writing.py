@@ -269,9 +269,7 @@ class Writing:
         for one in lists:
             before = one.changes.write_before
             if before is not None and self.clock.now() >= before and one.writable and not one.accepted.all():
-                why = (
-                    "rows of a snapshot or a replay have waited until they may be too old: their next delivery shows"
-                )
+                why = "rows of a snapshot or a replay have waited until they may be too old: their next delivery shows"
                 self._in_trouble(one, TableTroubleError(f"table {one.table}: {why}"))
 
     def _ensure_all(self, lists: Sequence[ListWrites], tried: set[int]) -> None:

@@ -23,6 +23,7 @@ from services.spanner_reader.adapters.spanner.connection import (
 )
 from services.spanner_reader.adapters.spanner.dialects import SnapshotSql, snapshot_sql
 from services.spanner_reader.adapters.spanner.mutations import deletions, writes
+from services.spanner_reader.adapters.stream.topic_table import refuse_other_topic
 from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
     KeyText,
@@ -59,24 +60,34 @@ _FINISHED: Final = (*_COLUMNS, "finished_at")
 class SpannerSnapshotStore:
     """The table of snapshots as one owner sees it."""
 
-    def __init__(self, database: SpannerDatabaseClient, partition_table: str, *, owner: str, lease: timedelta) -> None:
+    def __init__(
+        self,
+        database: SpannerDatabaseClient,
+        partition_table: str,
+        *,
+        owner: str,
+        lease: timedelta,
+        topic: str | None = None,
+    ) -> None:
+        """``topic``: as of `SpannerPartitionStore`."""
         self._database = database
         self._partition_table = partition_table
         self._table = f"{partition_table}_snapshots"
         self._owner = owner
         self._lease = nanoseconds(lease)
+        self._topic = topic
 
     async def request(self, tables: Sequence[str], at: Nanoseconds, *, again: bool) -> Sequence[str]:
         """Ask for a snapshot of each table; return those tables for which that was new."""
 
         def decide(rows: list[Row]) -> tuple[list[str], list[Mutation]]:
-            _now, found = _found(rows)
+            _now, found = self._ranges(rows)
             new, written, replaced = [], [], []
             for table in dict.fromkeys(tables):
                 earlier = [one for one in found if one.table == table]
-                if earlier and not again:
-                    (first, *rest) = earlier
-                    if not rest and first.state is RangeState.REQUESTED and first.owner is None and first.read_at < at:
+                (first, *rest) = earlier or (None,)
+                if first is not None and not again and not rest and first.state is RangeState.REQUESTED:
+                    if first.owner is None and first.read_at < at:
                         written.append(replace(first, read_at=at, first_read_at=at))
                     continue
                 new.append(table)
@@ -90,7 +101,7 @@ class SpannerSnapshotStore:
         """Ask for some keys of a table, beside what else is read of it; earlier ones that are read are forgotten."""
 
         def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
-            _now, earlier = _found(rows)
+            _now, earlier = self._ranges(rows)
             kept = {one.place for one in whole_tables(earlier)}
             read = [one for one in earlier if one.place not in kept and one.state not in UNFINISHED]
             number = max((one.number for one in earlier), default=0) + 1  # 0 is of a whole table, always
@@ -103,7 +114,7 @@ class SpannerSnapshotStore:
         """Ask for a snapshot of a table again, unless one is read just now or was begun after a time."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
-            _now, earlier = _found(rows)
+            _now, earlier = self._ranges(rows)
             begun = [one.first_read_at for one in whole_tables(earlier)]
             if any(one.state in UNFINISHED for one in earlier) or (begun and min(begun) > since):
                 return False, []
@@ -116,7 +127,7 @@ class SpannerSnapshotStore:
         """Give up what is left of the tables' snapshots; return the tables of which something was left."""
 
         def decide(rows: list[Row]) -> tuple[list[str], list[Mutation]]:
-            _now, found = _found(rows)
+            _now, found = self._ranges(rows)
             left = [one for one in found if one.state in UNFINISHED]
             return list(dict.fromkeys(one.table for one in left)), self._updates([_cancelled(one) for one in left])
 
@@ -126,7 +137,7 @@ class SpannerSnapshotStore:
         """Give up what is left of the snapshot that a range is of; return whether the range was still ours."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
-            _now, found = _found(rows)
+            _now, found = self._ranges(rows)
             stored = {one.place: one for one in found}.get(owned.place)
             if stored is None or not self._is_ours(owned, stored):
                 return False, []
@@ -137,19 +148,19 @@ class SpannerSnapshotStore:
 
     async def now(self) -> Nanoseconds:
         """Return Spanner's time, as a survey does."""
-        now, _none = _found(await self._database.query(self._of([])))
+        now, _none = self._ranges(await self._database.query(self._of([])))
         return now
 
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
-        now, found = _found(await self._database.query(Statement(self._sql.all), large=True))
+        now, found = self._ranges(await self._database.query(Statement(self._sql.all), large=True))
         return SnapshotSurvey(now, tuple(found))
 
     async def merge(self, table: str) -> None:
         """Keep one row of each snapshot of a table of which nothing is left to read."""
 
         def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
-            _now, found = _found(rows)
+            _now, found = self._ranges(rows)
             mutations = []
             for parts in by_run(found).values():
                 whole = merged(parts)
@@ -165,7 +176,7 @@ class SpannerSnapshotStore:
         """Take those of the ranges that are still free and not done; return them with our lease."""
 
         def decide(rows: list[Row]) -> tuple[list[SnapshotRange], list[Mutation]]:
-            now, found = _found(rows)
+            now, found = self._ranges(rows)
             until = Nanoseconds(now + self._lease)
             ours = [
                 replace(one, owner=self._owner, lease_until=until, fencing=one.fencing + 1)
@@ -180,7 +191,7 @@ class SpannerSnapshotStore:
         """Cut a range at keys that lie in it; return its first part, which stays ours."""
 
         def decide(rows: list[Row]) -> tuple[SnapshotRange | None, list[Mutation]]:
-            now, found = _found(rows)
+            now, found = self._ranges(rows)
             stored = {one.place: one for one in found}.get(owned.place)
             if stored is None or not self._is_ours(owned, stored):
                 return None, []
@@ -209,7 +220,7 @@ class SpannerSnapshotStore:
             return frozenset()
 
         def decide(rows: list[Row]) -> tuple[frozenset[tuple[str, int]], list[Mutation]]:
-            now, found = _found(rows)
+            now, found = self._ranges(rows)
             stored = {one.place: one for one in found}
             until = None if release else Nanoseconds(now + self._lease)
             lost, written, done = set(), [], []
@@ -229,6 +240,13 @@ class SpannerSnapshotStore:
 
     def _is_ours(self, owned: SnapshotRange, stored: SnapshotRange) -> bool:
         return (stored.run, stored.owner, stored.fencing) == (owned.run, self._owner, owned.fencing)
+
+    def _ranges(self, rows: Sequence[Row]) -> tuple[Nanoseconds, list[SnapshotRange]]:
+        """Return Spanner's time, which comes with every row and with one that holds nothing else, and the ranges."""
+        if self._topic is not None:
+            refuse_other_topic(self._database, self._partition_table, rows[0][-1], self._topic)
+        now = max(parse_timestamp(values[-2]) for values in rows)
+        return now, [_range(values) for values in rows if values[0] is not None]
 
     @property
     def _sql(self) -> SnapshotSql:
@@ -282,15 +300,9 @@ def _values(one: SnapshotRange) -> Sequence[Any]:
     )
 
 
-def _found(rows: Sequence[Row]) -> tuple[Nanoseconds, list[SnapshotRange]]:
-    """Return Spanner's time, which comes with every row and with one that holds nothing else, and the ranges."""
-    now = max(parse_timestamp(values[-1]) for values in rows)
-    return now, [_range(values) for values in rows if values[0] is not None]
-
-
 def _range(values: Row) -> SnapshotRange:
     table, number, run, after, until, last, read_at, first, rows, state, owner, lease_until, fencing, *times = values
-    finished_at, _now = times
+    finished_at, _now, _topic = times
     return SnapshotRange(
         table=table,
         number=int(number),

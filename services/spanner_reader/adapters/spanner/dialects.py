@@ -163,7 +163,8 @@ def catalog_sql(dialect: Dialect) -> CatalogSql:
 _PARTITIONS: Final = """SELECT p.token, p.parents,
   ARRAY(SELECT parent.token FROM UNNEST(p.parents) AS name JOIN {table} AS parent ON parent.token = name
         WHERE parent.state = 'FINISHED') AS finished_parents,
-  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, p.load, {now} AS now
+  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, p.load, {now} AS now,
+  (SELECT MAX(topic) FROM {topic}) AS topic
 FROM {table}{hint} AS p
 WHERE """
 _SHAPES: Final = """SELECT s.source_table, s.shape, s.needs_resync, s.since, s.looked_at,
@@ -197,7 +198,7 @@ LIMIT 1000""",
 }
 _SNAPSHOTS: Final = """SELECT s.source_table, s.range_number, s.run, s.range_after, s.range_until, s.last_key,
   s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing,
-  s.finished_at, {now} AS now
+  s.finished_at, {now} AS now, (SELECT MAX(topic) FROM {topic}) AS topic
 FROM (SELECT 1 AS one) AS always LEFT JOIN {snapshots} AS s ON {which}
 ORDER BY s.source_table, s.range_number"""
 _SUFFIXES: Final = {

@@ -22,6 +22,7 @@ from services.spanner_reader.adapters.spanner.connection import (
 )
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
 from services.spanner_reader.adapters.spanner.mutations import deletions, writes
+from services.spanner_reader.adapters.stream.topic_table import refuse_other_topic
 from services.spanner_reader.core.stream.partitions import (
     NewPartition,
     PartitionState,
@@ -39,6 +40,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanosecon
 class _Found:
     partition: SpannerPartition
     now: Nanoseconds
+    topic: str | None
 
 
 class SpannerPartitionStore:
@@ -52,9 +54,13 @@ class SpannerPartitionStore:
         change_stream: str,
         owner: str,
         lease: timedelta,
+        topic: str | None = None,
         count_every: timedelta = timedelta(minutes=1),
     ) -> None:
-        """``count_every``: how often finished partitions are counted where no partition has come or gone.
+        """``topic``: to which its owner publishes; MisconfiguredError from all that reads partitions once the table's
+        is another. A reader may have stood still while it was changed. None: the owner publishes nothing.
+
+        ``count_every``: how often finished partitions are counted where no partition has come or gone.
 
         That reads an entry of the index for each of them.
         """
@@ -62,6 +68,7 @@ class SpannerPartitionStore:
         self._table = table
         self._change_stream = change_stream
         self._owner = owner
+        self._topic = topic
         self._lease = int(lease.total_seconds() * 1_000_000_000)
         self._count_every = int(count_every.total_seconds() * 1_000_000_000)
         self._finished, self._counted_at = 0, -self._count_every
@@ -109,7 +116,7 @@ class SpannerPartitionStore:
         # The clock first: what finishes between two of these reads is only counted a little later.
         ((now, readers),) = await self._database.query(Statement(self._sql.survey))
         rows = await self._database.query(Statement(self._sql.unfinished))
-        found = [_found(row) for row in rows]
+        found = self._partitions(rows)
         tokens = frozenset(one.partition.token for one in found)
         if tokens != self._counted_beside or parse_timestamp(now) >= self._counted_at + self._count_every:
             ((finished,),) = await self._database.query(Statement(self._sql.finished))
@@ -125,7 +132,7 @@ class SpannerPartitionStore:
         """Take those of the partitions that are still due and free; return them as they are now, with our lease."""
 
         def decide(rows: list[Row]) -> tuple[list[SpannerPartition], list[Mutation]]:
-            found = [_found(row) for row in rows]
+            found = self._partitions(rows)
             if not found:
                 return [], []
             now = found[0].now
@@ -153,7 +160,7 @@ class SpannerPartitionStore:
             return frozenset()
 
         def decide(rows: list[Row]) -> tuple[frozenset[PartitionToken], list[Mutation]]:
-            found = {f.partition.token: f for f in map(_found, rows)}
+            found = {f.partition.token: f for f in self._partitions(rows)}
             kept, lost = self._kept(progress, found)
             saved = []
             started = []
@@ -179,7 +186,7 @@ class SpannerPartitionStore:
         partition = progress.partition
 
         def decide(rows: list[Row]) -> tuple[frozenset[PartitionToken] | None, list[Mutation]]:
-            found = {f.partition.token: f for f in map(_found, rows)}
+            found = {f.partition.token: f for f in self._partitions(rows)}
             before = found.get(partition.token)
             if before is None or not self._is_ours(partition, before.partition):
                 return None, []
@@ -222,6 +229,12 @@ class SpannerPartitionStore:
 
         await self._database.read_then_write(Statement(self._sql.now), decide)
         return len(found)
+
+    def _partitions(self, rows: Iterable[Row]) -> list[_Found]:
+        found = [_found(row) for row in rows]
+        if found and self._topic is not None:
+            refuse_other_topic(self._database, self._table, found[0].topic, self._topic)
+        return found
 
     def _names_no_stream(self, rows: Sequence[Row]) -> bool:
         others = {str(name) for (name,) in rows} - {self._change_stream}
@@ -275,7 +288,7 @@ class SpannerPartitionStore:
 
 
 def _found(values: Row) -> _Found:
-    token, parents, finished_parents, start, state, watermark, owner, lease_until, fencing, load, now = values
+    token, parents, finished_parents, start, state, watermark, owner, lease_until, fencing, load, now, topic = values
     partition = SpannerPartition(
         token=PartitionToken(token),
         start=parse_timestamp(start),
@@ -288,4 +301,4 @@ def _found(values: Row) -> _Found:
         fencing=int(fencing),
         load=int(load or 0),
     )
-    return _Found(partition, parse_timestamp(now))
+    return _Found(partition, parse_timestamp(now), topic)

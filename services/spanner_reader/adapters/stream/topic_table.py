@@ -16,6 +16,18 @@ from shared.contracts.errors import MisconfiguredError
 _ONLY_ROW: Final = "1"
 
 
+def refuse_other_topic(database: SpannerDatabaseClient, partition_table: str, kept: str | None, topic: str) -> None:
+    """Raise MisconfiguredError where the readers of a partition table publish to another topic, ``kept``."""
+    if kept is not None and kept != topic:
+        raise MisconfiguredError(
+            "topic-differs",
+            f"the readers of partition table {partition_table} in {database.name} publish to {kept}, "
+            f"and this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
+            "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this "
+            "one, stop every reader and run `python -m services.spanner_reader topic` with the new TOPIC",
+        )
+
+
 class SpannerTopicStore:
     """The table of the topic that belongs to a partition table, which makes it."""
 
@@ -59,14 +71,7 @@ class SpannerTopicStore:
 
     def _same(self, topic: str, rows: list[Row]) -> bool:
         ((kept, _readers),) = rows
-        if kept is not None and kept != topic:
-            raise MisconfiguredError(
-                "topic-differs",
-                f"the readers of partition table {self._partition_table} in {self._database.name} publish to {kept}, "
-                f"and this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
-                "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this "
-                "one, stop every reader and run `python -m services.spanner_reader topic` with the new TOPIC",
-            )
+        refuse_other_topic(self._database, self._partition_table, kept, topic)
         return kept is not None
 
     def _write(self, how: Literal["insert", "insert_or_update"], topic: str) -> list[Mutation]:

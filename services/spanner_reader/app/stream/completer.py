@@ -218,6 +218,11 @@ class Completer:
 
     # What comes
 
+    @property
+    def needs_more(self) -> bool:
+        """Return whether what waits here waits for further records: of a transaction that has more to come."""
+        return not self._queue.is_idle and not self._queue.can_take
+
     def arrived(self, record: DataChangeRecord) -> None:
         """Notice a record, whatever becomes of it."""
         if self.concerns(record):
@@ -337,6 +342,7 @@ class Completer:
             self._queue.done()
             self._changed()
             self._completion.freed.set()
+            self._owned.moved.set()  # who waits for room asks again whether only further records make any
         if self._queue.is_idle:
             self._idle.set()
 

@@ -222,7 +222,7 @@ class SpannerPartitionReader:
                             case _:
                                 assert_never(record)
                     await self._records.publish(owned, changes, completer, stop)
-                    await owned.room()
+                    await owned.room(lambda: completer.needs_more)
                 await completer.finished()
             await self._complete(owned, query, children, stop, end_is_past=end_is_past)
         except StartPastEndError as error:
