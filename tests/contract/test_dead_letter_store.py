@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.dead_letter.adapters.store import store_queries
 from services.dead_letter.core.dead_letters import COLLECTOR, Action, DeadLetterId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.selection import Selection
@@ -220,6 +221,26 @@ def test_a_dead_letter_is_forgotten_with_all_of_it_and_may_come_again(store: Dea
     assert store.keep([an_arrival()], later(1001)) == Kept(new=1, again=0, seen=0)
     stored = the(dead_letter, store)
     assert (stored.state, stored.attempts) == (State.OPEN, 1)
+
+
+@pytest.mark.parametrize("table", ["planes", "a\x00b", "a\x01b"])
+def test_a_walk_in_the_order_of_a_replay_finds_all_whatever_the_table_is_called(
+    store: DeadLetterStore, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(store_queries, "_ORDERED_AT_A_TIME", 2)
+    dead_letters = [a_dead_letter(number, table=table) for number in range(5)]
+    store.keep([an_arrival(one) for one in dead_letters], NOW)
+    assert {one.id for one in store.in_replay_order(Selection())} == set(map(identity, dead_letters))
+
+
+def test_what_was_edited_may_be_edited_again_once_its_copy_is_forgotten(store: DeadLetterStore) -> None:
+    original = one_in(State.OPEN, store)
+    copy = store.add_edit(original, a_dead_letter(2), diff="", why="x", who="ann", now=later(1))
+    for one, state in ((copy.id, State.DISCARDED), (original, State.OPEN)):
+        assert store.set_state([one], state, only_from=frozenset(State), who="ann", now=later(2), why="x") == [one]
+    assert store.forget(before=later(1000), limit=9) == 1
+    assert the(original, store).edited_as is None
+    store.add_edit(original, a_dead_letter(3), diff="", why="x", who="ann", now=later(1001))
 
 
 def test_a_dead_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:

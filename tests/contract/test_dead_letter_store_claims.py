@@ -203,13 +203,25 @@ def test_all_that_a_replay_holds_is_released(store: DeadLetterStore) -> None:
     assert store.sent([ONE], OURS, "ann", later(2)) == []
 
 
+def test_what_a_replay_could_not_release_is_released_once_it_has_ended(tmp_path: Path) -> None:
+    """Its disk was full, say."""
+    with sqlite_store(tmp_path / "store.sqlite3") as store:
+        store.keep([an_arrival()], NOW)
+        one = identity(a_dead_letter())
+        with store.living(OURS):
+            store.claim([one], OURS, NOW, LEASE)
+        assert store.release_dead() == [OURS]
+        assert store.claim([one], THEIRS, later(1), LEASE) == [one]
+
+
 def test_what_a_living_replay_holds_is_not_taken_for_a_dead_ones(store: DeadLetterStore) -> None:
     with store.living(OURS):
         store.claim([ONE], OURS, NOW, LEASE)
         store.claim([TWO], THEIRS, NOW, LEASE)  # it is not known whether this one lives
         assert store.release_dead() == []
-    assert [the(one, store).claimed_by for one in (ONE, TWO)] == [OURS, THEIRS]
-    assert store.release_dead() == []  # it has ended as it should, and could have let go
+        assert [the(one, store).claimed_by for one in (ONE, TWO)] == [OURS, THEIRS]
+        store.release(OURS)
+    assert store.release_dead() == []  # it has ended as it should
 
 
 def test_letting_go_of_one_that_failed_again_ends_its_counting(store: DeadLetterStore) -> None:

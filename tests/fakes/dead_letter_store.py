@@ -353,6 +353,9 @@ class FakeDeadLetterStore:
             ]
             old.sort(key=lambda row: (row.last_action_at, row.number))
             gone = [self._dead_letters.pop(row.stored.id) for row in old[:limit]]
+            for edit in gone:
+                if (row := self._dead_letters.get(edit.stored.edit_of or DeadLetterId(""))) is not None:
+                    row.stored = replace(row.stored, edited_as=None)
         return len(gone)
 
     def _of(self, ids: Sequence[DeadLetterId]) -> list[_Row]:

@@ -74,6 +74,11 @@ def decide(
 ) -> Decided:
     """Bring dead letters into a state, a few at a time; ``report`` is called with the number of each few."""
     changed, checked, only_from = 0, 0, frozenset(ONLY_FROM[state])
+    if limit is not None:  # what is changed leaves the selection then, so that the next request goes on behind it
+        states = (selection.states or only_from) & only_from
+        if not states:
+            return Decided(changed=0, checked=0)
+        selection = replace(selection, states=states)
     for ids in _pages(store, selection, limit):
         done = store.set_state(ids, state, only_from=only_from, who=who, now=clock.now(), why=why)
         changed, checked = changed + len(done), checked + len(ids)

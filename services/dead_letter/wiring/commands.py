@@ -53,6 +53,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 def _who(environ: Mapping[str, str]) -> str:
     """Return who acts; a container may run as a user without a name."""
     try:
-        return environ.get("MILLRACE_USER") or getpass.getuser()
+        name = environ.get("MILLRACE_USER") or getpass.getuser()
+        return name.encode(errors="replace").decode()  # a name that is not UTF-8 can be written nowhere
     except (KeyError, OSError):
         return f"user {os.getuid()}"

@@ -11,8 +11,11 @@ from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.__main__ import SERVICES as SERVICES_LAUNCHED
 from services.dead_letter.app.replay.replay_tools import ReplayTools
@@ -22,6 +25,7 @@ from services.dead_letter.core.selection import Selection
 from services.dead_letter.core.statuses import Silence, WatchedService
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.web.callers import Callers, read_tokens
+from services.dead_letter.web.console import routes
 from services.dead_letter.web.console.formats import duration, visible
 from services.dead_letter.web.console.visitors import LASTS
 from services.dead_letter.wiring.connections import known_launcher
@@ -419,7 +423,22 @@ def test_a_browser_that_sends_no_site_is_known_by_its_origin(ada: Visit, origin:
 def test_a_value_of_another_visitor_is_worth_nothing(api: Api, ada: Visit) -> None:
     other = Visit(api)
     fields = {"form": ada.form(), "dead_letter": ONE.identity, "why": "x"}
+    assert other.post("/dead-letters/discard", fields).status == 401
+    other.sign_in()
     assert other.post("/dead-letters/discard", fields).status == 403
+
+
+def test_of_a_form_of_somebody_who_has_not_signed_in_little_is_read(api: Api) -> None:
+    fields = {"name": "ada", "token": "x" * 100_000}
+    assert Visit(api).post("/sign-in", fields).status == 413
+    assert Visit(api).post("/sign-in", fields, {"sec-fetch-site": "cross-site"}).status == 403
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=5), st.integers(3, 9))
+def test_a_form_is_read_as_a_browser_writes_it(fields: dict[str, str], at_a_time: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(routes, "_AT_A_TIME", at_a_time)
+        assert routes.form_fields(urlencode(fields).encode()) == fields
 
 
 @pytest.mark.parametrize("seal", ["", "x", "YWRh.99999999999.0", "YWRh.1.2.3", "é.1.é", "%00.9.9", "YWRh.9e9.00"])

@@ -4,12 +4,13 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dead_letter.app.replay.replay import LEASE, Outcome
+from services.dead_letter.app.replay.replay import LEASE, Outcome, Replay, ReplayOrder
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.plan import Verdict
 from services.dead_letter.core.selection import Selection
@@ -233,3 +234,41 @@ def test_what_a_replay_held_that_is_dead_for_certain_is_sent_at_once(world: Worl
 
     assert world.replay(execute=False).verdicts == {Verdict.CLAIMED: 1}, "a dry run changes nothing"
     assert world.replay().sent == 1
+
+
+class CommitLost:
+    """A store that commits what was sent, and loses the answer to the first such commit."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self._lost = store, 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def sent(self, *arguments: Any) -> Any:
+        """Record what was sent."""
+        done = self._store.sent(*arguments)
+        if self._lost:
+            self._lost -= 1
+            raise TransientError("the server closed the connection")
+        return done
+
+
+def test_a_commit_whose_answer_is_lost_is_no_failure_of_what_was_sent(world: World) -> None:
+    world.keep(*(a_dead_letter(a_change(number)) for number in range(300)))
+    order = ReplayOrder(selection=OPEN, who="ada", execute=True)
+    outcome = Replay(CommitLost(world.store), world.publisher, world.mirrors, world.clock, world.clock).run(order)
+
+    assert (outcome.failing, outcome.failed_again, outcome.left_open) == ({}, 0, 0)
+    assert world.states() == {State.REPLAYED: 300}
+
+
+def test_a_clock_that_is_set_back_stops_no_replay(world: World) -> None:
+    world.keep(*(a_dead_letter(a_change(number)) for number in range(30)))
+    steps = iter([-timedelta(hours=1)])
+    world.publisher.then = lambda _dead_letters: world.clock.move(next(steps, timedelta(0)))
+    began = world.clock.now()
+    world.replay(rate=500.0)
+
+    assert world.states() == {State.REPLAYED: 30}
+    assert world.clock.now() < began  # it has not waited until the clock was there again

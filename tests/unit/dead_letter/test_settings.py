@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.dead_letter.settings import CommandSettings, Settings, is_loopback, redacted, watched_services
+from services.dead_letter.wiring.commands import _who
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import HIDDEN, read_settings, settings_shown
 
@@ -120,3 +121,7 @@ def test_services_to_watch_are_named_with_their_addresses() -> None:
 def test_an_address_that_is_none_is_refused_with_how_to_write_it(wrong: str) -> None:
     with pytest.raises(MisconfiguredError, match=r"CONSOLE_SERVICES=.* is no service: write NAME=http://HOST:PORT"):
         read_settings(Settings, LEAST | {"CONSOLE_SERVICES": wrong})
+
+
+def test_the_name_of_who_acts_can_be_written_whatever_its_bytes_are() -> None:
+    assert _who({"MILLRACE_USER": "Jos\udce9"}) == "Jos?"

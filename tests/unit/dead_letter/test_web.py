@@ -129,6 +129,15 @@ def test_a_request_changes_no_more_than_its_limit_and_reports_that_there_is_more
     assert [(one["changed"], one["more"]) for one in answers] == [(2, True), (1, False)]
 
 
+@pytest.mark.parametrize("path", ["discard", "restore"])
+def test_requests_with_a_limit_come_to_an_end_whatever_states_are_named(api: Api, path: str) -> None:
+    if path == "restore":
+        api.post("discard", EVERYTHING | {"why": "x"})
+    named = {"dead_letters": {"everything": True, "state": ["any"]}, "why": "x", "limit": 2}
+    assert [api.post(path, named).json["changed"] for _again in range(3)] == [2, 1, 0]
+    assert api.world.states() == {State.DISCARDED if path == "discard" else State.OPEN: 3}
+
+
 def test_an_edit_takes_the_dead_letters_place(api: Api) -> None:
     answered = api.post(f"dead-letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
     copy = api.world.stored(answered.json["id"])

@@ -36,8 +36,7 @@ class ReplayLocks:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
-            os.close(descriptor)  # and with it the lock
+            os.close(descriptor)  # and with it the lock; the file goes with what it holds (`bury`)
 
     def dead(self, replays: Iterable[ReplayId]) -> Sequence[ReplayId]:
         """Return those that have ended without letting go, as far as is known."""

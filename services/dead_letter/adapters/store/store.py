@@ -146,6 +146,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
         with self._database.writing() as connection:
             connection.execute(free.where(_c.claimed_by == replay).values(claimed_by=None, claimed_until=None))
             connection.execute(free.where(_c.lost_by == replay).values(lost_by=None))
+        self._locks.bury(replay)
 
     def living(self, replay: ReplayId) -> AbstractContextManager[None]:
         """Let everyone see that a replay lives while a block runs."""
@@ -159,7 +160,6 @@ class SqlDeadLetterStore(DeadLetterQueries):
         dead = self._locks.dead(replays)
         for one in dead:
             self.release(one)
-            self._locks.bury(one)
         return dead
 
     def add_edit(
@@ -194,9 +194,12 @@ class SqlDeadLetterStore(DeadLetterQueries):
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
         """Delete some dead letters that are no longer needed."""
         old = (_c.state != State.OPEN.value, _c.last_failed_at < before, _c.last_action_at < before)
-        chosen = select(_c.n).where(*old).order_by(_c.last_action_at, _c.n).limit(limit)
+        chosen = select(_c.n, _c.edit_of).where(*old).order_by(_c.last_action_at, _c.n).limit(limit)
         with self._database.writing() as connection:
-            numbers = connection.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
+            gone = connection.execute(chosen.with_for_update(skip_locked=True)).all()
+            for some in chunks([row.edit_of for row in gone if row.edit_of is not None]):  # these may be edited again
+                connection.execute(update(table).where(_c.id.in_(some)).values(edited_as=None))
+            numbers = [row.n for row in gone]
             return sum(connection.execute(delete(table).where(_c.n.in_(some))).rowcount for some in chunks(numbers))
 
 

@@ -37,6 +37,7 @@ _ORDERED_AT_A_TIME: Final = 10_000
 _LAST: Final = "\U0010ffff"
 _PLACE: Final = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _c = dead_letters.c
+_ORDER_TYPES: Final = [column.type for column in REPLAY_ORDER]
 WHOLE: Final = select(*LINE, payloads.c.attributes, payloads.c.data).join(payloads, payloads.c.n == _c.n)
 
 
@@ -78,7 +79,9 @@ class DeadLetterQueries:
         last: Sequence[Any] | None = None
         while True:
             with self._database.reading() as connection:
-                behind = places if last is None else places.where(tuple_(*REPLAY_ORDER) > tuple_(*last))
+                behind = places
+                if last is not None:  # by the columns' types: PostgreSQL keeps some names in another form
+                    behind = places.where(tuple_(*REPLAY_ORDER) > tuple_(*last, types=_ORDER_TYPES))
                 rows = connection.execute(behind).all()
             for some in cut(rows, lambda row: int(row.size), _BYTES_AT_A_TIME, AT_A_TIME):
                 numbers = [row.n for row in some]

@@ -46,6 +46,7 @@ _RETRY_BUDGET: Final = timedelta(seconds=60)
 _CHUNK: Final = 250
 _CHUNK_BYTES: Final = 16 << 20
 _CHUNKS_A_SECOND: Final = 4
+_SECOND: Final = 1_000_000_000  # in nanoseconds
 _LISTED: Final = 1_000
 
 
@@ -262,10 +263,9 @@ class Replay:
             return
         assert self._publisher is not None
         self._publisher.publish([one.dead_letter for one in chunk], forced)
-        done = self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
+        self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
         outcome.sent += len(chunk)
-        failures.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
-        outcome.failed_again = failures.count
+        failures.were_sent(chunk, self._clock.now())
 
     def _check_failures(self, failures: ReplayFailures, outcome: Outcome, *, at_once: bool = False) -> None:
         outcome.failing = self._retried(lambda: failures.check(self._clock.now(), at_once=at_once))
@@ -286,6 +286,7 @@ class _Pace:
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._due: Nanoseconds | None = None
+        self._ahead = 0
 
     @property
     def chunk(self) -> int:
@@ -296,8 +297,10 @@ class _Pace:
         """Return how long to wait before so many dead letters may go."""
         if self._rate is None:
             return timedelta(0)
-        due = now if self._due is None else max(now, self._due)
-        self._due = Nanoseconds(due + round(count / self._rate * 1e9))
+        is_known = self._due is not None and self._due - now <= self._ahead + _SECOND  # else the clock was set back
+        due = max(now, self._due) if self._due is not None and is_known else now
+        self._ahead = round(count / self._rate * _SECOND)
+        self._due = Nanoseconds(due + self._ahead)
         return timedelta(microseconds=(due - now) / 1_000)
 
 

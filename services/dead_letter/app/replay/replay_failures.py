@@ -6,7 +6,7 @@ later counts too: what fails is set against what was sent of its cause before it
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -50,33 +50,33 @@ class ReplayFailures:
         going: Counter[GroupId] = Counter()
         for place, one in enumerate(chunk):
             sample = self._samples[one.group]
-            over = sample.sent >= SAMPLE and now - sample.last_at >= nanoseconds(TIME_TO_COME_BACK)
+            over = sample.sent >= SAMPLE and abs(now - sample.last_at) >= nanoseconds(TIME_TO_COME_BACK)
             if not over and sample.sent + going[one.group] >= SAMPLE:
                 return place
             going[one.group] += 1
         return len(chunk)
 
-    def were_sent(self, chunk: Sequence[StoredDeadLetter], back: Collection[DeadLetterId], now: Nanoseconds) -> None:
-        """Remember dead letters that went just now, some of which are ``back`` already."""
+    def were_sent(self, chunk: Sequence[StoredDeadLetter], now: Nanoseconds) -> None:
+        """Remember dead letters that went just now."""
         for one in chunk:
             sample = self._samples[one.group]
             if sample.sent < SAMPLE:
                 sample.sent, sample.last_at = sample.sent + 1, now
             self._sent.append((one.id, one.group))
-        self._note(back)
 
     def check(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
         """Return the causes whose dead letters come back, with how many have; not oftener than is of use."""
-        due = self._checked_at is None or now - self._checked_at >= nanoseconds(CHECK_EVERY)
+        due = self._checked_at is None or abs(now - self._checked_at) >= nanoseconds(CHECK_EVERY)
         if self._sent and (due or at_once):
             self._checked_at = now
             ids = frozenset(one for one, _cause in self._sent if one not in self._back)
             if ids:
                 again = Selection(ids=ids, states=frozenset({State.OPEN}))
-                self._note([line.id for line in self._store.find(again, limit=len(ids)).dead_letters])
+                found = self._store.find(again, limit=len(ids)).dead_letters
+                self._note([line.id for line in found if line.claimed_by is None])  # else another replay's by now
         return self._failing()
 
-    def _note(self, back: Collection[DeadLetterId]) -> None:
+    def _note(self, back: Sequence[DeadLetterId]) -> None:
         self.count += len(back)
         self._back |= dict.fromkeys(back)
         while len(self._back) > 2 * _REMEMBERED:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
@@ -10,10 +10,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from services.dead_letter.web.console.pages import ConsolePages
-from services.dead_letter.web.console.visitors import Visitor, Visitors, check_form
+from services.dead_letter.web.console.visitors import Visitor, Visitors, check_form, check_site
 from services.dead_letter.web.refusals import REFUSED, RefusedError, as_refused
 
 _MOST_FIELDS: Final = 20
+_OF_EVERYBODY: Final = 64 * 1024
+"""Bytes of a form of somebody who is yet to sign in."""
+_AT_A_TIME: Final = 64 * 1024
+"""Bytes that are unquoted together: `unquote_to_bytes` makes an object of each character that is quoted."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -43,19 +47,47 @@ async def _guarded(request: Request, handler: Handler, visitors: Visitors, *, ev
     request.state.visitor = visitor = await run_in_threadpool(visitors.visitor, request.headers, request.cookies)
     writes = request.method == "POST"
     if writes:
-        request.state.fields = fields = form_fields(await request.body())
-        check_form(visitor, request.headers, fields)
+        check_site(request.headers)
     if not everybody:
         visitors.let_in(visitor, request.headers, only_reads=not writes)
+    if writes:
+        body = await _bounded(request, _OF_EVERYBODY) if everybody else await request.body()
+        request.state.fields = fields = await run_in_threadpool(form_fields, body)
+        check_form(visitor, fields)
     return await handler(request)
+
+
+async def _bounded(request: Request, most: int) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise RefusedError(413, f"this form may have {most} bytes")
+    return bytes(body)
 
 
 def form_fields(body: bytes) -> Mapping[str, str]:
     """Return the fields of a form; RefusedError where it is none."""
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"))
+        parts = body.split(b"&", _MOST_FIELDS)
+        if len(parts) > _MOST_FIELDS:
+            raise ValueError("too many fields")
+        pairs = [part.partition(b"=") for part in parts if part]
+        return {_unquoted(name): _unquoted(value) for name, _is, value in pairs}
     except ValueError as error:  # of which UnicodeDecodeError is one
         raise RefusedError(400, f"this is no form: {type(error).__name__}") from None
+
+
+def _unquoted(text: bytes) -> str:
+    text = text.replace(b"+", b" ")
+    parts, start = [], 0
+    while start < len(text):
+        end = min(start + _AT_A_TIME, len(text))
+        if end < len(text) and (quoted := text.rfind(b"%", end - 2, end)) > start:
+            end = quoted
+        parts.append(unquote_to_bytes(text[start:end]))
+        start = end
+    return b"".join(parts).decode()
 
 
 def _refused(request: Request, pages: ConsolePages, visitors: Visitors, error: RefusedError) -> Response:

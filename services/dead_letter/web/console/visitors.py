@@ -93,12 +93,16 @@ class Visitors:
         return None
 
 
-def check_form(visitor: Visitor, headers: Mapping[str, str], fields: Mapping[str, str]) -> None:
-    """Refuse a form that a page from elsewhere has sent: RefusedError 403."""
+def check_site(headers: Mapping[str, str]) -> None:
+    """Refuse what a page from elsewhere has sent, before any of it is read: RefusedError 403."""
     site = headers.get("sec-fetch-site")
     ours = site == "same-origin" if site is not None else _is_of(headers.get("origin", ""), headers.get("host"))
     if not ours:
         raise RefusedError(403, "this form comes from another page: open the console itself, and try again")
+
+
+def check_form(visitor: Visitor, fields: Mapping[str, str]) -> None:
+    """Refuse a form that is not of this visit: RefusedError 403."""
     if not hmac.compare_digest(fields.get(FORM_FIELD, "").encode(), visitor.form_value.encode()):
         raise RefusedError(403, "this form is of an earlier visit: go back, reload the page, and try again")
 
