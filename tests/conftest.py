@@ -3,12 +3,15 @@
 A machine without the Cloud SDK or Java fails these tests with the message that names the need: nothing is skipped.
 """
 
+import asyncio
+import inspect
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Order the tests by what they cost."""
     config.pluginmanager.register(Schedule(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async` test in an event loop of its own; the async contexts of its fixtures are opened in it."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+
+    async def run() -> None:
+        async with AsyncExitStack() as opened:
+            arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+            for name, value in arguments.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    arguments[name] = await opened.enter_async_context(value)
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.fixture(autouse=True)

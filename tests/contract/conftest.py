@@ -1,12 +1,9 @@
-"""What the contract tests share: `async` tests, owners in the Bigtable partition table, the stores of dead letters."""
+"""What the contract tests share: owners in the Bigtable partition table, the stores of dead letters."""
 
-import asyncio
-import inspect
 from collections.abc import AsyncIterator, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
-    AsyncExitStack,
     asynccontextmanager,
     nullcontext,
 )
@@ -19,25 +16,6 @@ from tests.contract.dead_letter_stores import postgresql_store, sqlite_store
 from tests.contract.postgresql_server import postgresql_server
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.integration.stand_in import StandIn
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an `async` test in an event loop of its own; the async contexts of its fixtures are opened in it."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-
-    async def run() -> None:
-        async with AsyncExitStack() as opened:
-            arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-            for name, value in arguments.items():
-                if isinstance(value, AbstractAsyncContextManager):
-                    arguments[name] = await opened.enter_async_context(value)
-            await test(**arguments)
-
-    asyncio.run(run())
-    return True
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -73,16 +73,14 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return CALL.response(predicate_matched=request.row_key == b"k")
 
 
-def run(scenario: Callable[[Server, BigtableChannels], Awaitable[None]], handler: Server | None = None) -> None:
-    async def go(handler: Server) -> None:
-        async with serving(handler) as address:
-            channels = BigtableChannels(address)
-            try:
-                await scenario(handler, channels)
-            finally:
-                await channels.close()
-
-    asyncio.run(go(handler or Server()))
+@asynccontextmanager
+async def connected(handler: Server) -> AsyncIterator[BigtableChannels]:
+    async with serving(handler) as address:
+        channels = BigtableChannels(address)
+        try:
+            yield channels
+        finally:
+            await channels.close()
 
 
 class Closing(Server):
@@ -104,8 +102,9 @@ class Closing(Server):
             raise
 
 
-def test_a_stream_that_the_server_closes_is_ended_by_the_server_and_not_cancelled() -> None:
-    async def scenario(server: Server, channels: BigtableChannels) -> None:
+async def test_a_stream_that_the_server_closes_is_ended_by_the_server_and_not_cancelled() -> None:
+    server = Closing()
+    async with connected(server) as channels:
         stream = BigtableChangeStream(channels, TABLE)
         query = BigtableStreamQuery(KeyRange(b"", b"m"), Position(start=Microseconds(1)), None, 1_000)
         for _split in range(5):
@@ -113,10 +112,7 @@ def test_a_stream_that_the_server_closes_is_ended_by_the_server_and_not_cancelle
                 async for records in portions:
                     assert isinstance(records[-1], CloseStream)
                     break
-        assert isinstance(server, Closing)
         assert server.cancelled == 0
-
-    run(scenario, Closing())
 
 
 async def opened(channels: BigtableChannels, streams: int) -> list[AsyncGenerator[Sequence[bytes], None]]:
@@ -129,8 +125,9 @@ async def opened(channels: BigtableChannels, streams: int) -> list[AsyncGenerato
     return found
 
 
-def test_streams_beyond_what_a_connection_carries_get_another_one() -> None:
-    async def scenario(server: Server, channels: BigtableChannels) -> None:
+async def test_streams_beyond_what_a_connection_carries_get_another_one() -> None:
+    server = Server()
+    async with connected(server) as channels:
         streams = await opened(channels, 2 * STREAMS_PER_CONNECTION + 1)
         assert sorted(server.open.values()) == [1, STREAMS_PER_CONNECTION, STREAMS_PER_CONNECTION]
         for stream in streams:
@@ -140,11 +137,10 @@ def test_streams_beyond_what_a_connection_carries_get_another_one() -> None:
         for stream in again:
             await stream.aclose()
 
-    run(scenario)
 
-
-def test_closing_a_stream_ends_the_call_on_the_server() -> None:
-    async def scenario(server: Server, channels: BigtableChannels) -> None:
+async def test_closing_a_stream_ends_the_call_on_the_server() -> None:
+    server = Server()
+    async with connected(server) as channels:
         (stream,) = await opened(channels, 1)
         assert server.open.total() == 1
         await stream.aclose()
@@ -152,11 +148,9 @@ def test_closing_a_stream_ends_the_call_on_the_server() -> None:
             await server.one_ended.wait()
         assert server.open.total() == 0
 
-    run(scenario)
 
-
-def test_streams_that_were_closed_leave_neither_threads_nor_memory_behind() -> None:
-    async def scenario(_server: Server, channels: BigtableChannels) -> None:
+async def test_streams_that_were_closed_leave_neither_threads_nor_memory_behind() -> None:
+    async with connected(Server()) as channels:
         process = psutil.Process()
         before = 0
         for number in range(500):
@@ -167,11 +161,10 @@ def test_streams_that_were_closed_leave_neither_threads_nor_memory_behind() -> N
         assert process.memory_info().rss - before < 400 * 10_000  # gRPC would keep twice as much, see _drain
         assert not [thread for thread in threading.enumerate() if thread.name == STREAM.name]
 
-    run(scenario)
 
-
-def test_each_call_names_the_table_and_profile_it_is_for() -> None:
-    async def scenario(server: Server, channels: BigtableChannels) -> None:
+async def test_each_call_names_the_table_and_profile_it_is_for() -> None:
+    server = Server()
+    async with connected(server) as channels:
         answer = await channels.call(CALL, TABLE, CALL.request(row_key=b"k"))
         assert answer.predicate_matched
         async with aclosing(channels.stream(STREAM, TABLE, STREAM.request())) as stream:
@@ -183,21 +176,17 @@ def test_each_call_names_the_table_and_profile_it_is_for() -> None:
             }
         assert len(server.metadata) == 2
 
-    run(scenario)
 
-
-def test_credentials_are_looked_up_once_for_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_are_looked_up_once_for_all_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "credentials.json"
     named = {"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "t"}
     file.write_text(json.dumps(named | {"quota_project_id": "p"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-
-    async def scenario() -> None:
-        channels = BigtableChannels(None)
-        file.unlink()
-        try:
-            assert channels.admin is not None  # one more connection, where there is nothing to look up any more
-        finally:
-            await channels.close()
-
-    asyncio.run(scenario())
+    channels = BigtableChannels(None)
+    file.unlink()
+    try:
+        assert channels.admin is not None  # one more connection, where there is nothing to look up any more
+    finally:
+        await channels.close()

@@ -37,78 +37,71 @@ async def shown(settings: Settings) -> tuple[int, dict[str, Any]]:
     return code, found
 
 
-def test_status_shows_a_stream_before_during_and_after_its_reading(
+async def test_status_shows_a_stream_before_during_and_after_its_reading(
     settings: Settings,
 ) -> None:
-    async def scenario() -> None:
-        code, before = await shown(settings)
-        assert (code, before["state"], before["partitions"]["READY"]) == (1, "not started yet", 0)
-        assert before["snapshots"] == []
+    code, before = await shown(settings)
+    assert (code, before["state"], before["partitions"]["READY"]) == (1, "not started yet", 0)
+    assert before["snapshots"] == []
 
-        channels = BigtableChannels(settings.bigtable_emulator_host)
-        try:
-            rows = partition_rows(settings, channels)
-            await create_partition_table(channels, rows)
-            reader = partition_store(settings, rows, "reader-1", settings.keep_messages_for)
-            start = (await reader.survey()).now
-            await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
-            owned, released = await reader.claim((await reader.survey()).stream_ranges)
-            await reader.advance(
-                [BigtableProgress(released, released.position, start, released.reserved_up_to)], release=True
-            )
-            await reader.advance([BigtableProgress(owned, owned.position, start, owned.reserved_up_to)])
-            await reader.survey()
-            await snapshot_store(settings, channels, "").request([ALL_KEYS], start, again=False, whole=True)
-            code, reading = await shown(settings)
-            assert (code, reading["state"]) == (0, "reading")
-            assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
-            assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
-            assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
-            assert reading["unread"] == [str(released.stream_range.range)]
-            assert reading["lag_seconds"] < reading["retention_seconds"]
-            (snapshot,) = reading["snapshots"]
-            assert (snapshot["state"], snapshot["rows"], snapshot["ranges_left"]) == ("READING", 0, 1)
-            assert snapshot["waits"]["why"] == "no reader has taken any of it yet"
+    channels = BigtableChannels(settings.bigtable_emulator_host)
+    try:
+        rows = partition_rows(settings, channels)
+        await create_partition_table(channels, rows)
+        reader = partition_store(settings, rows, "reader-1", settings.keep_messages_for)
+        start = (await reader.survey()).now
+        await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
+        owned, released = await reader.claim((await reader.survey()).stream_ranges)
+        await reader.advance(
+            [BigtableProgress(released, released.position, start, released.reserved_up_to)], release=True
+        )
+        await reader.advance([BigtableProgress(owned, owned.position, start, owned.reserved_up_to)])
+        await reader.survey()
+        await snapshot_store(settings, channels, "").request([ALL_KEYS], start, again=False, whole=True)
+        code, reading = await shown(settings)
+        assert (code, reading["state"]) == (0, "reading")
+        assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
+        assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
+        assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
+        assert reading["unread"] == [str(released.stream_range.range)]
+        assert reading["lag_seconds"] < reading["retention_seconds"]
+        (snapshot,) = reading["snapshots"]
+        assert (snapshot["state"], snapshot["rows"], snapshot["ranges_left"]) == ("READING", 0, 1)
+        assert snapshot["waits"]["why"] == "no reader has taken any of it yet"
 
-            await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
-            code, unread = await shown(settings)
-            assert (code, unread["state"], unread["readers"]) == (1, "no reader", [])
-            assert unread["partitions"]["READY"] == 2
-            assert unread["unread"] == ["[, end)"]
-            assert unread["snapshots"][0]["waits"]["fix"] == "start one"
-        finally:
-            await channels.close()
-
-    asyncio.run(scenario())
+        await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
+        code, unread = await shown(settings)
+        assert (code, unread["state"], unread["readers"]) == (1, "no reader", [])
+        assert unread["partitions"]["READY"] == 2
+        assert unread["unread"] == ["[, end)"]
+        assert unread["snapshots"][0]["waits"]["fix"] == "start one"
+    finally:
+        await channels.close()
 
 
-def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Settings, front: Front) -> None:
+async def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Settings, front: Front) -> None:
     table = watched_table(settings)
-
-    async def scenario() -> None:
-        channels = BigtableChannels(settings.bigtable_emulator_host)
-        try:
-            rows = partition_rows(settings, channels)
-            assert await inspect_cluster(channels, table, rows) is None, "there is no partition table yet"
-            await create_partition_table(channels, rows)
-            store = partition_store(settings, rows, "reader", timedelta(days=1))
-            await store.begin([KeyRange(b"", b"")], Microseconds(1))
-            assert await inspect_cluster(channels, table, rows) is None, "nobody has looked where it routes to"
-            await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to=CLUSTER))
+    channels = BigtableChannels(settings.bigtable_emulator_host)
+    try:
+        rows = partition_rows(settings, channels)
+        assert await inspect_cluster(channels, table, rows) is None, "there is no partition table yet"
+        await create_partition_table(channels, rows)
+        store = partition_store(settings, rows, "reader", timedelta(days=1))
+        await store.begin([KeyRange(b"", b"")], Microseconds(1))
+        assert await inspect_cluster(channels, table, rows) is None, "nobody has looked where it routes to"
+        await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to=CLUSTER))
+        found = await inspect_cluster(channels, table, rows)
+        assert found is not None
+        assert (found.level, found.detail) == (Level.OK, f"{CLUSTER}, which the positions are of")
+        with front.failing("GetAppProfile", status="PERMISSION_DENIED"):
             found = await inspect_cluster(channels, table, rows)
-            assert found is not None
-            assert (found.level, found.detail) == (Level.OK, f"{CLUSTER}, which the positions are of")
-            with front.failing("GetAppProfile", status="PERMISSION_DENIED"):
-                found = await inspect_cluster(channels, table, rows)
-            assert found is not None
-            assert found.level is Level.WARNING
-            await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to="another-c1"))
-            found = await inspect_cluster(channels, table, rows)
-            assert found is not None
-            assert found.level is Level.ERROR
-            assert f"from cluster another-c1, and the app profile routes to cluster {CLUSTER}" in found.detail
-            assert "--route-to=another-c1" in found.fix
-        finally:
-            await channels.close()
-
-    asyncio.run(scenario())
+        assert found is not None
+        assert found.level is Level.WARNING
+        await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to="another-c1"))
+        found = await inspect_cluster(channels, table, rows)
+        assert found is not None
+        assert found.level is Level.ERROR
+        assert f"from cluster another-c1, and the app profile routes to cluster {CLUSTER}" in found.detail
+        assert "--route-to=another-c1" in found.fix
+    finally:
+        await channels.close()

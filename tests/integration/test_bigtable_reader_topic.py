@@ -1,7 +1,7 @@
 """The topic that a stream in the partition table belongs to: readers of another one are refused."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,26 +16,34 @@ from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_strea
 pytestmark = pytest.mark.integration
 
 
-def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_emulator: str) -> None:
-    async def scenario(channels: BigtableChannels) -> None:
-        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
-        one, other = a_stream(), a_stream()
-        for stream, topic in ((one, "projects/p/topics/ours"), (other, "projects/p/topics/theirs")):
-            store, rows = a_store(channels, stream, "reader", [0.0]), PartitionRows(channels, PARTITION_TABLE, stream)
-            await begun(store, "-m", "m-")
-            await keep_topic(rows, topic)
-            await rows.write_topic("projects/p/topics/late")  # of one who saw none, and writes after another
-            await store.pause()
-            await store.resume()
-            await keep_topic(rows, topic)
-            assert len((await store.survey()).stream_ranges) == 2
-            with pytest.raises(
-                MisconfiguredError,
-                match=f"publish to {topic}, and this one would to .*Fix TOPIC .*another PARTITION_TABLE",
-            ):
-                await keep_topic(rows, "projects/p/topics/x")
+@pytest.fixture
+@asynccontextmanager
+async def channels(bigtable_emulator: str) -> AsyncIterator[BigtableChannels]:
+    """Return connections of a test's own."""
+    channels = BigtableChannels(bigtable_emulator)
+    try:
+        yield channels
+    finally:
+        await channels.close()
 
-    run(bigtable_emulator, scenario)
+
+async def test_the_first_topic_of_each_stream_stays_and_another_is_refused(channels: BigtableChannels) -> None:
+    await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+    one, other = a_stream(), a_stream()
+    for stream, topic in ((one, "projects/p/topics/ours"), (other, "projects/p/topics/theirs")):
+        store, rows = a_store(channels, stream, "reader", [0.0]), PartitionRows(channels, PARTITION_TABLE, stream)
+        await begun(store, "-m", "m-")
+        await keep_topic(rows, topic)
+        await rows.write_topic("projects/p/topics/late")  # of one who saw none, and writes after another
+        await store.pause()
+        await store.resume()
+        await keep_topic(rows, topic)
+        assert len((await store.survey()).stream_ranges) == 2
+        with pytest.raises(
+            MisconfiguredError,
+            match=f"publish to {topic}, and this one would to .*Fix TOPIC .*another PARTITION_TABLE",
+        ):
+            await keep_topic(rows, "projects/p/topics/x")
 
 
 async def a_reader_and_a_command(
@@ -49,54 +57,35 @@ async def a_reader_and_a_command(
     return PartitionRows(channels, PARTITION_TABLE, stream), reader, command
 
 
-def test_the_topic_changes_only_while_no_reader_runs(bigtable_emulator: str) -> None:
-    async def scenario(channels: BigtableChannels) -> None:
-        rows, reader, command = await a_reader_and_a_command(channels)
-        assert await replace_topic(rows, "theirs", command.require_no_reader) is None  # and none is remembered
-        assert await rows.topic() is None
+async def test_the_topic_changes_only_while_no_reader_runs(channels: BigtableChannels) -> None:
+    rows, reader, command = await a_reader_and_a_command(channels)
+    assert await replace_topic(rows, "theirs", command.require_no_reader) is None  # and none is remembered
+    assert await rows.topic() is None
+    await keep_topic(rows, "ours")
+    with pytest.raises(MisconfiguredError, match=r"still read .* \(reader\): stop all of them first"):
+        await replace_topic(rows, "theirs", command.require_no_reader)
+    await keep_topic(rows, "ours")
+    await reader.leave()
+    assert await replace_topic(rows, "theirs", command.require_no_reader) == "ours"
+    await keep_topic(rows, "theirs")
+    with pytest.raises(MisconfiguredError, match="publish to theirs, and this one would to ours"):
         await keep_topic(rows, "ours")
-        with pytest.raises(MisconfiguredError, match=r"still read .* \(reader\): stop all of them first"):
-            await replace_topic(rows, "theirs", command.require_no_reader)
-        await keep_topic(rows, "ours")
-        await reader.leave()
-        assert await replace_topic(rows, "theirs", command.require_no_reader) == "ours"
-        await keep_topic(rows, "theirs")
-        with pytest.raises(MisconfiguredError, match="publish to theirs, and this one would to ours"):
+
+
+async def test_a_reader_that_comes_while_the_topic_changes_is_found(channels: BigtableChannels) -> None:
+    rows, reader, command = await a_reader_and_a_command(channels)
+    await keep_topic(rows, "ours")
+    await reader.leave()
+    inspections = 0
+
+    async def require_no_reader() -> None:
+        nonlocal inspections
+        await command.require_no_reader()
+        inspections += 1
+        if inspections == 1:  # it is counted before it reads the topic, as a start does
+            await reader.survey()
             await keep_topic(rows, "ours")
 
-    run(bigtable_emulator, scenario)
-
-
-def test_a_reader_that_comes_while_the_topic_changes_is_found(bigtable_emulator: str) -> None:
-    async def scenario(channels: BigtableChannels) -> None:
-        rows, reader, command = await a_reader_and_a_command(channels)
-        await keep_topic(rows, "ours")
-        await reader.leave()
-        inspections = 0
-
-        async def require_no_reader() -> None:
-            nonlocal inspections
-            await command.require_no_reader()
-            inspections += 1
-            if inspections == 1:  # it is counted before it reads the topic, as a start does
-                await reader.survey()
-                await keep_topic(rows, "ours")
-
-        with pytest.raises(MisconfiguredError, match="stop all of them first"):
-            await replace_topic(rows, "theirs", require_no_reader)
-        assert await rows.topic() == "ours"
-
-    run(bigtable_emulator, scenario)
-
-
-def run(emulator: str, scenario: Callable[[BigtableChannels], Awaitable[None]]) -> None:
-    """Run a scenario with connections of its own."""
-
-    async def opened() -> None:
-        channels = BigtableChannels(emulator)
-        try:
-            await scenario(channels)
-        finally:
-            await channels.close()
-
-    asyncio.run(opened())
+    with pytest.raises(MisconfiguredError, match="stop all of them first"):
+        await replace_topic(rows, "theirs", require_no_reader)
+    assert await rows.topic() == "ours"

@@ -52,29 +52,28 @@ class Starting:
         return [] if resync_request is None else [one.kind for one in resync_request.findings]
 
 
-def test_a_start_that_a_disabled_stream_or_another_routing_refuses_requests_a_resync_of_the_table(front: Front) -> None:
-    async def scenario() -> None:
-        starting = Starting(front)
+async def test_a_start_that_a_disabled_stream_or_another_routing_refuses_requests_a_resync_of_the_table(
+    front: Front,
+) -> None:
+    starting = Starting(front)
+    await starting.start()
+    assert await starting.kinds() == []
+    front.route(starting.profile, multi_cluster_routing_use_any={})
+    with pytest.raises(MisconfiguredError, match=f"--route-to={CLUSTER}"):
         await starting.start()
-        assert await starting.kinds() == []
-        front.route(starting.profile, multi_cluster_routing_use_any={})
-        with pytest.raises(MisconfiguredError, match=f"--route-to={CLUSTER}"):
-            await starting.start()
-        assert await starting.kinds() == [], "no condition is allowed: it is noted"
-        routed = {"cluster_id": CLUSTER, "allow_transactional_writes": True}
-        front.route(starting.profile, single_cluster_routing=routed)
+    assert await starting.kinds() == [], "no condition is allowed: it is noted"
+    routed = {"cluster_id": CLUSTER, "allow_transactional_writes": True}
+    front.route(starting.profile, single_cluster_routing=routed)
+    await starting.start()
+    assert await starting.kinds() == [BigtableResyncKind.ROUTED_ELSEWHERE]
+    starting.table.retain(None)
+    with pytest.raises(StreamGoneError, match="--change-stream-retention-period"):
         await starting.start()
-        assert await starting.kinds() == [BigtableResyncKind.ROUTED_ELSEWHERE]
-        starting.table.retain(None)
-        with pytest.raises(StreamGoneError, match="--change-stream-retention-period"):
-            await starting.start()
-        assert await starting.kinds() == [
-            BigtableResyncKind.ROUTED_ELSEWHERE,
-            BigtableResyncKind.STREAM_DISABLED,
-        ]
-        await starting.channels.close()
-
-    asyncio.run(scenario())
+    assert await starting.kinds() == [
+        BigtableResyncKind.ROUTED_ELSEWHERE,
+        BigtableResyncKind.STREAM_DISABLED,
+    ]
+    await starting.channels.close()
 
 
 @pytest.mark.parametrize(
@@ -84,18 +83,15 @@ def test_a_start_that_a_disabled_stream_or_another_routing_refuses_requests_a_re
         ('keep = "6d"', 'keep = "6d" of table .* shorter than the 7d that its change stream retains'),
     ],
 )
-def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_line_before_anything_is_made(
+async def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_line_before_anything_is_made(
     front: Front, option: str, why: str
 ) -> None:
-    async def scenario() -> None:
-        starting = Starting(front, retention=timedelta(days=7))
-        with pytest.raises(MisconfiguredError, match=f"^line 3 of the tables file: {why}"):
-            await starting.start(f'[defaults]\nmode = "both"\n{option}\n')
-        listed = front.tables.list_tables({"parent": INSTANCE})
-        assert starting.settings.partition_table not in {table.name.rpartition("/")[2] for table in listed}
-        await starting.channels.close()
-
-    asyncio.run(scenario())
+    starting = Starting(front, retention=timedelta(days=7))
+    with pytest.raises(MisconfiguredError, match=f"^line 3 of the tables file: {why}"):
+        await starting.start(f'[defaults]\nmode = "both"\n{option}\n')
+    listed = front.tables.list_tables({"parent": INSTANCE})
+    assert starting.settings.partition_table not in {table.name.rpartition("/")[2] for table in listed}
+    await starting.channels.close()
 
 
 def test_doctor_names_a_history_that_keeps_less_than_the_stream_retains(

@@ -1,10 +1,9 @@
 """What readers complete and reconstruct, through the consumer's worker into the BigQuery stand-in.
 
 Most changes are those of random histories, from readers on fakes in virtual time; here they come in any order, and some
-come again. Two transfers come beside them: one from the Spanner emulator, and the documentation's own records.
+come again. A transfer between two accounts comes beside them, from the Spanner emulator.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -16,15 +15,10 @@ import pytest
 from google.cloud import bigquery
 
 from deploy.local.platform.source import Operation, SpannerDatabase, Write
-from services.spanner_reader.core.stream.records import ROOT
 from shared.contracts.tables_file import Mode
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_message
-from tests.fakes.spanner_schema import FakeCatalog
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.integration.scripted_spanner_world import FIRST, T1, T2, a_world, run, until
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.unit.spanner_reader.accounts import ACCOUNTS, COMMIT, OLD_UPDATES, transfer
 from tests.unit.spanner_reader.captured_histories import play
 from tests.unit.spanner_reader.capturing import (
     SINGERS,
@@ -35,7 +29,6 @@ from tests.unit.spanner_reader.capturing import (
     key_of,
     set_values,
 )
-from tests.unit.spanner_reader.scripts import children
 from tests.worlds.history_consumer import FedConsumer
 from tests.worlds.spanner_reading import read_all
 from tests.worlds.type_map import open_target
@@ -45,7 +38,6 @@ pytestmark = pytest.mark.integration
 HISTORIES = {11: timedelta(hours=1), 0: timedelta(seconds=1), 13: timedelta(seconds=1), 24: timedelta(seconds=1)}
 """Seeds of histories, and how long their rows of then can be read: these complete and reconstruct more than others."""
 KINDS = ("altering", "reshaping")
-DAY = 86_400_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -79,44 +71,6 @@ def test_mirror_and_history_end_right_and_the_history_marks_what_was_reconstruct
     assert reconstructed > 5
 
 
-def test_the_transfer_of_the_documentation_is_in_both_tables_whole_and_with_the_old_values(
-    bigquery_stand_in: tuple[str, str], storage: grpc.Channel
-) -> None:
-    """Its records name every column, and come from a Spanner that answers as the document writes them: none is read."""
-    stand_in, commit = StandIn(bigquery_stand_in), Nanoseconds(time.time_ns() // DAY * DAY - DAY + COMMIT % DAY)
-    with a_world() as world:
-        world.catalog = FakeCatalog(ACCOUNTS)
-        world.catalog.time = commit
-        world.stream.add(ROOT, children(FIRST, T1, T2))
-        for token, record in zip((T1, T2), transfer(commit), strict=True):
-            world.stream.add(token, record)
-
-        async def scenario() -> None:
-            async with world.running():
-                await until(lambda: world.metrics.value("published_changes_total") == 2)
-
-        run(scenario)
-    consumer = FedConsumer(stand_in, bigquery_stand_in[0], storage)
-    consumer.apply(*(a_message(*changes, header=header) for header, changes in world.topic.batches))
-
-    at = datetime.fromisoformat(format_timestamp(commit))
-    mirror, changelog, history = (
-        rows_of(stand_in, f"{ACCOUNTS.name}{suffix}", "AccountId") for suffix in ("", "_changelog", "_history")
-    )
-    for rows in (mirror, changelog, history):
-        assert [(row["AccountId"], row["LastUpdate"], row["Balance"]) for row in rows] == [
-            ("Id1", at, 1000),
-            ("Id2", at, 2000),
-        ]
-    assert [row["_millrace_old_values"] for row in changelog] == [
-        {"LastUpdate": before, "Balance": 1500} for before in OLD_UPDATES
-    ]
-    assert {row["_metadata_spanner_server_transaction_id"] for row in changelog} == {"6329047911"}
-    assert not any(row["_millrace_reconstructed"] for row in changelog)
-    assert all(row["is_current"] for row in history)
-    assert world.metrics.completed_changes == (0, 0)
-
-
 ACCOUNT_SCHEMA = (
     """CREATE TABLE AccountBalance (AccountId STRING(36) NOT NULL, LastUpdate TIMESTAMP, Balance INT64 NOT NULL)
        PRIMARY KEY (AccountId)""",
@@ -127,7 +81,7 @@ ACCOUNT_SCHEMA = (
 def test_a_transfer_between_two_accounts_ends_in_both_tables_with_the_old_balances_beside_the_new(
     bigquery_stand_in: tuple[str, str], database: Callable[..., SpannerDatabase]
 ) -> None:
-    """The same, from the emulator: its change stream has the default capture type, and updates name one column."""
+    """The change stream has the default capture type, and updates name one column."""
     source, opened = database(*ACCOUNT_SCHEMA), datetime(2026, 11, 25, tzinfo=UTC)
     start = source.now()
 
@@ -184,9 +138,9 @@ def check_versions(world: CapturingWorld, changelog: Sequence[Mapping[str, Any]]
     assert reconstructed == {(key_of(one), one.sequence) for _header, one in world.published if is_reconstructed(one)}
 
 
-def rows_of(stand_in: StandIn, table: str, key: str = "Id") -> Sequence[Mapping[str, Any]]:
+def rows_of(stand_in: StandIn, table: str) -> Sequence[Mapping[str, Any]]:
     config = bigquery.QueryJobConfig(default_dataset=f"{PROJECT}.{stand_in.dataset}")
-    found = stand_in.client.query_and_wait(f"SELECT * FROM `{table}` ORDER BY {key}", job_config=config)
+    found = stand_in.client.query_and_wait(f"SELECT * FROM `{table}` ORDER BY Id", job_config=config)
     return [dict(row.items()) for row in found]
 
 

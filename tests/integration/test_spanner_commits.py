@@ -79,118 +79,99 @@ def scripted(database: Callable[..., SpannerDatabase]) -> Iterator[Scripted]:
     scripted.server.stop()
 
 
-def test_a_commit_that_is_asked_for_again_inserts_once(scripted: Scripted) -> None:
-    async def scenario() -> None:
-        async with scripted.stores() as (store, topics):
-            scripted.server.commits_asked_for_again = 4
-            await topics.keep("projects/p/topics/t")
-            assert await store.add_root(START, None)
-            (root,) = await store.claim([ROOT], None)
-            assert await store.finish(
-                SpannerProgress(root, START), [NewPartition(CHILD, frozenset({ROOT}), START)]
-            ) == {CHILD}
-            assert scripted.server.commits_asked_for_again == 0
-            survey = await store.survey()
-            assert ([one.token for one in survey.unfinished], survey.finished) == ([CHILD], 1)
-        first, again = scripted.server.commits[:2]
-        assert first.transaction_id == again.transaction_id
-        assert (len(first.mutations), len(again.mutations)) == (1, 0)
-
-    asyncio.run(scenario())
+async def test_a_commit_that_is_asked_for_again_inserts_once(scripted: Scripted) -> None:
+    async with scripted.stores() as (store, topics):
+        scripted.server.commits_asked_for_again = 4
+        await topics.keep("projects/p/topics/t")
+        assert await store.add_root(START, None)
+        (root,) = await store.claim([ROOT], None)
+        assert await store.finish(SpannerProgress(root, START), [NewPartition(CHILD, frozenset({ROOT}), START)]) == {
+            CHILD
+        }
+        assert scripted.server.commits_asked_for_again == 0
+        survey = await store.survey()
+        assert ([one.token for one in survey.unfinished], survey.finished) == ([CHILD], 1)
+    first, again = scripted.server.commits[:2]
+    assert first.transaction_id == again.transaction_id
+    assert (len(first.mutations), len(again.mutations)) == (1, 0)
 
 
-def test_after_a_row_that_exists_already_the_rows_are_read_again_and_say_what_to_do(scripted: Scripted) -> None:
-    async def scenario() -> None:
-        async with scripted.stores() as (store, _topics):
-            scripted.server.commits_refused = [EXISTS]
-            with pytest.raises(TransientError, match="already exists"):
-                await store.add_root(START, None)
-            assert not await store.add_root(START, None), "it was there, whoever inserted it"
-            (root,) = await store.claim([ROOT], None)
-            scripted.server.commits_refused = [EXISTS]
-            children = [NewPartition(CHILD, frozenset({ROOT}), START)]
-            finished = await retried(Stop(), lambda: store.finish(SpannerProgress(root, START), children))
-            assert finished == frozenset(), "our own doing, whose answer was another"
-            assert [one.token for one in (await store.survey()).unfinished] == [CHILD]
-
-    asyncio.run(scenario())
-
-
-def test_an_aborted_transaction_hands_its_priority_to_the_next_attempt_alone(scripted: Scripted) -> None:
-    async def scenario() -> None:
-        async with scripted.stores() as (store, _topics):
+async def test_after_a_row_that_exists_already_the_rows_are_read_again_and_say_what_to_do(scripted: Scripted) -> None:
+    async with scripted.stores() as (store, _topics):
+        scripted.server.commits_refused = [EXISTS]
+        with pytest.raises(TransientError, match="already exists"):
             await store.add_root(START, None)
-            begun = scripted.server.begun
-            del begun[:]
-            scripted.server.commits_refused = [ABORTED]
-            await retried(Stop(), lambda: store.claim([ROOT], None))
-            await store.attend()
-            aborted = scripted.server.commits[-3].transaction_id
-            assert [options.read_write.multiplexed_session_previous_transaction_id for options in begun] == [
-                b"",
-                aborted,
-                b"",
-            ]
-
-    asyncio.run(scenario())
+        assert not await store.add_root(START, None), "it was there, whoever inserted it"
+        (root,) = await store.claim([ROOT], None)
+        scripted.server.commits_refused = [EXISTS]
+        children = [NewPartition(CHILD, frozenset({ROOT}), START)]
+        finished = await retried(Stop(), lambda: store.finish(SpannerProgress(root, START), children))
+        assert finished == frozenset(), "our own doing, whose answer was another"
+        assert [one.token for one in (await store.survey()).unfinished] == [CHILD]
 
 
-def test_the_partition_table_at_rest_takes_as_many_calls_as_its_fake_counts(scripted: Scripted) -> None:
-    async def scenario() -> None:
-        async with scripted.stores() as (store, _topics), scripted.pauses() as pauses:
-            await store.add_root(START, None)
-            await pauses.read()  # makes a session
-            await store.survey()  # counts the finished partitions, which another within a minute does not
-            ours = SpannerPartition(token=ROOT, start=START, watermark=START, owner="reader", fencing=1)
-            counted = {
-                "claim": await scripted.calls_of(lambda: store.claim([ROOT], None)),
-                "survey": await scripted.calls_of(store.survey),
-                "advance": await scripted.calls_of(lambda: store.advance([SpannerProgress(ours, START)])),
-                "attend": await scripted.calls_of(store.attend),
-                "pauses": await scripted.calls_of(pauses.read),
-            }
-            assert counted == CALLS
-
-    asyncio.run(scenario())
+async def test_an_aborted_transaction_hands_its_priority_to_the_next_attempt_alone(scripted: Scripted) -> None:
+    async with scripted.stores() as (store, _topics):
+        await store.add_root(START, None)
+        begun = scripted.server.begun
+        del begun[:]
+        scripted.server.commits_refused = [ABORTED]
+        await retried(Stop(), lambda: store.claim([ROOT], None))
+        await store.attend()
+        aborted = scripted.server.commits[-3].transaction_id
+        assert [options.read_write.multiplexed_session_previous_transaction_id for options in begun] == [
+            b"",
+            aborted,
+            b"",
+        ]
 
 
-def test_tables_whose_making_takes_long_are_waited_for_and_made_once(
+async def test_the_partition_table_at_rest_takes_as_many_calls_as_its_fake_counts(scripted: Scripted) -> None:
+    async with scripted.stores() as (store, _topics), scripted.pauses() as pauses:
+        await store.add_root(START, None)
+        await pauses.read()  # makes a session
+        await store.survey()  # counts the finished partitions, which another within a minute does not
+        ours = SpannerPartition(token=ROOT, start=START, watermark=START, owner="reader", fencing=1)
+        counted = {
+            "claim": await scripted.calls_of(lambda: store.claim([ROOT], None)),
+            "survey": await scripted.calls_of(store.survey),
+            "advance": await scripted.calls_of(lambda: store.advance([SpannerProgress(ours, START)])),
+            "attend": await scripted.calls_of(store.attend),
+            "pauses": await scripted.calls_of(pauses.read),
+        }
+        assert counted == CALLS
+
+
+async def test_tables_whose_making_takes_long_are_waited_for_and_made_once(
     database: Callable[..., SpannerDatabase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "DDL_TIMEOUT", 0.1)
     scripted = Scripted(database())
     scripted.server.schema_changes_last = True
-
-    async def scenario() -> None:
-        channels = SpannerChannels(scripted.server.address)
-        reading = SpannerDatabaseClient(scripted.path, channels)
-        statement = "CREATE TABLE t (id INT64) PRIMARY KEY (id)"
-        for _attempt in range(3):
-            with pytest.raises(TransientError, match=r"CREATE TABLE t in .* still running .*operations describe"):
-                await reading.change_schema(statement)
-        scripted.server.schema_changes_last = False
-        await reading.change_schema(statement)
-        assert scripted.server.calls["UpdateDatabaseDdl"] == 1
-        with pytest.raises(MisconfiguredError):
-            await reading.change_schema("CREATE TABLE nonsense")
-        await reading.change_schema("DROP TABLE t")
-        await channels.close()
-
-    asyncio.run(scenario())
+    channels = SpannerChannels(scripted.server.address)
+    reading = SpannerDatabaseClient(scripted.path, channels)
+    statement = "CREATE TABLE t (id INT64) PRIMARY KEY (id)"
+    for _attempt in range(3):
+        with pytest.raises(TransientError, match=r"CREATE TABLE t in .* still running .*operations describe"):
+            await reading.change_schema(statement)
+    scripted.server.schema_changes_last = False
+    await reading.change_schema(statement)
+    assert scripted.server.calls["UpdateDatabaseDdl"] == 1
+    with pytest.raises(MisconfiguredError):
+        await reading.change_schema("CREATE TABLE nonsense")
+    await reading.change_schema("DROP TABLE t")
+    await channels.close()
     scripted.server.stop()
 
 
-def test_readers_that_make_their_tables_at_once_all_go_on(database: Callable[..., SpannerDatabase]) -> None:
+async def test_readers_that_make_their_tables_at_once_all_go_on(database: Callable[..., SpannerDatabase]) -> None:
     spanner = database()
 
     async def create_table(name: str, channels: SpannerChannels) -> None:
         client = SpannerDatabaseClient(spanner.path, channels)  # the emulator refuses schema changes at the same time
         await retried(Stop(), lambda: client.change_schema(f"CREATE TABLE {name} (id INT64) PRIMARY KEY (id)"))
 
-    async def scenario() -> None:
-        channels = SpannerChannels(spanner.instance.address)
-        await asyncio.gather(*(create_table(f"t{number}", channels) for number in range(8)))
-        await channels.close()
-
-    asyncio.run(scenario())
+    channels = SpannerChannels(spanner.instance.address)
+    await asyncio.gather(*(create_table(f"t{number}", channels) for number in range(8)))
+    await channels.close()
     assert len(spanner.query("SELECT table_name FROM information_schema.tables WHERE table_schema = ''")) == 8

@@ -55,7 +55,7 @@ class Updated:
         return found
 
 
-def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_record_by_record(
+async def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_record_by_record(
     watching: Callable[..., Watched],
 ) -> None:
     updated = Updated(watching(captured="OLD_AND_NEW_VALUES"))
@@ -67,28 +67,25 @@ def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_recor
             f"ALTER CHANGE STREAM s SET OPTIONS (value_capture_type = '{captured}')", f"ALTER CHANGE STREAM s {options}"
         )
 
-    async def scenario() -> None:
-        async with watched.reading():
-            for key in range(4):
-                updated.write(key, a="first", b=None)
-            await watched.until(lambda: updated.published == updated.committed)
-            for turn, captured in enumerate(("NEW_ROW", "NEW_VALUES", "NEW_ROW_AND_OLD_VALUES", "OLD_AND_NEW_VALUES")):
-                updated.write(0, a=f"{turn} before")
-                updated.write(1, a=f"{turn} before")
-                alter(captured)
-                updated.write(0, a=f"{turn} after")
-                updated.write(2, a=f"{turn} after")
-                await watched.until(lambda: updated.published.keys() == updated.committed.keys())
-        assert updated.published == updated.committed
-        assert watched.resync_requests() == {}
-
-    asyncio.run(scenario())
-    captured = {header.value_capture_type for header, changes in watched.topic.batches if changes}
-    assert captured == {"NEW_ROW", "NEW_ROW_AND_OLD_VALUES"}
+    async with watched.reading():
+        for key in range(4):
+            updated.write(key, a="first", b=None)
+        await watched.until(lambda: updated.published == updated.committed)
+        for turn, captured in enumerate(("NEW_ROW", "NEW_VALUES", "NEW_ROW_AND_OLD_VALUES", "OLD_AND_NEW_VALUES")):
+            updated.write(0, a=f"{turn} before")
+            updated.write(1, a=f"{turn} before")
+            alter(captured)
+            updated.write(0, a=f"{turn} after")
+            updated.write(2, a=f"{turn} after")
+            await watched.until(lambda: updated.published.keys() == updated.committed.keys())
+    assert updated.published == updated.committed
+    assert watched.resync_requests() == {}
+    published = {header.value_capture_type for header, changes in watched.topic.batches if changes}
+    assert published == {"NEW_ROW", "NEW_ROW_AND_OLD_VALUES"}
     assert watched.metrics.completed_changes[0] > 4
 
 
-def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_updates_are_read(
+async def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_updates_are_read(
     watching: Callable[..., Watched],
 ) -> None:
     updated = Updated(watching(captured="OLD_AND_NEW_VALUES"))
@@ -98,24 +95,21 @@ def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_
         headers = [header for header, changes in watched.topic.batches if changes]
         return [column.type for header in headers for column in header.columns if column.name == "b"]
 
-    async def scenario() -> None:
-        async with watched.reading():
-            updated.write(0, a="first", b=None)
-            updated.write(0, a="second")
-            await watched.until(lambda: updated.published == updated.committed)
-            assert set(types()) == {"INT64"}
-            watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
-            watched.alter("ALTER TABLE t ADD COLUMN b STRING(MAX)", "ALTER TABLE t ADD COLUMN b varchar")
-            updated.write(0, a="third")
-            updated.write(0, b="text")
-            updated.write(0, a="fourth")
-            await watched.until(lambda: updated.published.keys() == updated.committed.keys())
-            await watched.until(lambda: bool(watched.resync_requests()))
-        assert updated.published == updated.committed
-        assert types()[-1] == "STRING"
-        assert watched.resync_requests() == {"t": {("column_type_changed", ("b",))}}
-
-    asyncio.run(scenario())
+    async with watched.reading():
+        updated.write(0, a="first", b=None)
+        updated.write(0, a="second")
+        await watched.until(lambda: updated.published == updated.committed)
+        assert set(types()) == {"INT64"}
+        watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
+        watched.alter("ALTER TABLE t ADD COLUMN b STRING(MAX)", "ALTER TABLE t ADD COLUMN b varchar")
+        updated.write(0, a="third")
+        updated.write(0, b="text")
+        updated.write(0, a="fourth")
+        await watched.until(lambda: updated.published.keys() == updated.committed.keys())
+        await watched.until(lambda: bool(watched.resync_requests()))
+    assert updated.published == updated.committed
+    assert types()[-1] == "STRING"
+    assert watched.resync_requests() == {"t": {("column_type_changed", ("b",))}}
 
 
 @pytest.mark.parametrize("reading", [False, True], ids=["before they are read", "while they are read"])
@@ -162,20 +156,16 @@ def churning(new_processes: Processes) -> Iterator[Watched]:
         new_processes.end_all()
 
 
-def test_two_readers_that_share_partitions_publish_each_version_as_it_was(churning: Watched) -> None:
+async def test_two_readers_that_share_partitions_publish_each_version_as_it_was(churning: Watched) -> None:
     updated, readers = Updated(churning), (SpannerMetrics(), SpannerMetrics())
-
-    async def scenario() -> None:
-        for key in range(3):
-            updated.write(key, a="first", b=key)
-        async with churning.reading(owner="one", metrics=readers[0]), churning.reading(owner="two", metrics=readers[1]):
-            async with asyncio.timeout(60):
-                while not all(one.completed_changes[0] >= 10 for one in readers):
-                    updated.write(len(updated.committed) % 3, a=f"{len(updated.committed)}")
-                    await asyncio.sleep(0.02)
-            await churning.until(lambda: updated.published.keys() == updated.committed.keys())
-
-    asyncio.run(scenario())
+    for key in range(3):
+        updated.write(key, a="first", b=key)
+    async with churning.reading(owner="one", metrics=readers[0]), churning.reading(owner="two", metrics=readers[1]):
+        async with asyncio.timeout(60):
+            while not all(one.completed_changes[0] >= 10 for one in readers):
+                updated.write(len(updated.committed) % 3, a=f"{len(updated.committed)}")
+                await asyncio.sleep(0.02)
+        await churning.until(lambda: updated.published.keys() == updated.committed.keys())
     expected = {at: {**row, "b": str(row["b"])} for at, row in updated.committed.items()}
     assert updated.published == expected
     assert sum(one.completed_changes[1] for one in readers) == 0

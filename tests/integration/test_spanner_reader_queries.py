@@ -54,24 +54,18 @@ def test_start_and_end_are_inclusive(source: Source) -> None:
     assert [json.loads(change.key)["Id"] for change in changes_of(topic, "Singers")] == ["1", "2"]
 
 
-def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
-    async def scenario() -> None:
-        early = SpannerStreamQuery(ROOT, Nanoseconds(source.started - 3_600 * 1_000_000_000), None, 1_000)
-        async with connected(source) as (_database, stream):
-            with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
-                await check_start(stream, early)
-
-    asyncio.run(scenario())
+async def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
+    early = SpannerStreamQuery(ROOT, Nanoseconds(source.started - 3_600 * 1_000_000_000), None, 1_000)
+    async with connected(source) as (_database, stream):
+        with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
+            await check_start(stream, early)
 
 
-def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
-    async def scenario() -> None:
-        query = SpannerStreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
-        async with connected(source) as (_database, stream):
-            with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
-                await anext(one_by_one(stream.read(query)))
-
-    asyncio.run(scenario())
+async def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
+    query = SpannerStreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
+    async with connected(source) as (_database, stream):
+        with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
+            await anext(one_by_one(stream.read(query)))
 
 
 def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until_it_is_left(source: Source) -> None:
@@ -102,36 +96,29 @@ def mortal_emulator(new_processes: Processes) -> Iterator[str]:
         yield address
 
 
-def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, new_processes: Processes) -> None:
+async def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, new_processes: Processes) -> None:
     made = SpannerInstance.create(mortal_emulator, "millrace-test", "mortal").create_database(TABLES)
     source = Source(made, made.now())
-
-    async def scenario() -> None:
-        async with connected(source) as (_database, stream):
-            first_query = SpannerStreamQuery(ROOT, source.started, None, 1_000)
-            children = [record async for record in one_by_one(stream.read(first_query))]
-            assert isinstance(children[0], ChildPartitionsRecord)
-            query = SpannerStreamQuery(children[0].children[0].token, source.started, None, 1_000)
-            async with aclosing(one_by_one(stream.read(query))) as records:
-                await anext(records)
-                new_processes.end_all()
-                with pytest.raises(TransientError):
-                    await asyncio.wait_for(_exhaust(records), 20)
-
-    asyncio.run(scenario())
+    async with connected(source) as (_database, stream):
+        first_query = SpannerStreamQuery(ROOT, source.started, None, 1_000)
+        children = [record async for record in one_by_one(stream.read(first_query))]
+        assert isinstance(children[0], ChildPartitionsRecord)
+        query = SpannerStreamQuery(children[0].children[0].token, source.started, None, 1_000)
+        async with aclosing(one_by_one(stream.read(query))) as records:
+            await anext(records)
+            new_processes.end_all()
+            with pytest.raises(TransientError):
+                await asyncio.wait_for(_exhaust(records), 20)
 
 
-def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
-    async def scenario() -> None:
-        message = r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
-        async with connected(source) as (database, _stream):
-            with pytest.raises(MisconfiguredError, match=message):
-                await SpannerCatalog(database, "Nothing").definition()
-        async with connected(source, "-not") as (database, _stream):
-            with pytest.raises(MisconfiguredError, match="Database not found"):
-                await SpannerCatalog(database, "Everything").definition()
-
-    asyncio.run(scenario())
+async def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
+    message = r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
+    async with connected(source) as (database, _stream):
+        with pytest.raises(MisconfiguredError, match=message):
+            await SpannerCatalog(database, "Nothing").definition()
+    async with connected(source, "-not") as (database, _stream):
+        with pytest.raises(MisconfiguredError, match="Database not found"):
+            await SpannerCatalog(database, "Everything").definition()
 
 
 async def _exhaust(records: Any) -> None:

@@ -21,64 +21,52 @@ pytestmark = pytest.mark.integration
 LONG = timedelta(minutes=1)
 
 
-def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(
+async def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(
     watching: Callable[..., Watched],
 ) -> None:
     watched = watching()
-
-    async def scenario() -> None:
-        watched.write("t", id=1, a="x", b=1)
-        watched.started = watched.database.now()
-        watched.alter("ALTER TABLE t DROP COLUMN a", "ALTER TABLE t DROP COLUMN a")
-        watched.alter("ALTER TABLE t ADD COLUMN a STRING(MAX)", "ALTER TABLE t ADD COLUMN a varchar")
-        watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
-        async with watched.reading(inspect_every=LONG, remembering_start=True):  # and there is no record at all
-            await watched.until(lambda: bool(watched.resync_requests()))
-        assert watched.resync_requests() == {
-            "t": {("column_dropped_and_added_again", ("a",)), ("column_added_with_default", ("c",))}
-        }
-        ((found, _other),) = (request.findings for request in watched.pending_resync())
-        assert found.after == watched.started
-
-    asyncio.run(scenario())
+    watched.write("t", id=1, a="x", b=1)
+    watched.started = watched.database.now()
+    watched.alter("ALTER TABLE t DROP COLUMN a", "ALTER TABLE t DROP COLUMN a")
+    watched.alter("ALTER TABLE t ADD COLUMN a STRING(MAX)", "ALTER TABLE t ADD COLUMN a varchar")
+    watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
+    async with watched.reading(inspect_every=LONG, remembering_start=True):  # and there is no record at all
+        await watched.until(lambda: bool(watched.resync_requests()))
+    assert watched.resync_requests() == {
+        "t": {("column_dropped_and_added_again", ("a",)), ("column_added_with_default", ("c",))}
+    }
+    ((found, _other),) = (request.findings for request in watched.pending_resync())
+    assert found.after == watched.started
 
 
-def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_schema(
+async def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_schema(
     watching: Callable[..., Watched],
 ) -> None:
     watched = watching()
-
-    async def scenario() -> None:
-        watched.write("t", id=1, a="x", b=1)
-        watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
-        watched.write("t", id=2, a="x")  # without it, no two looks could tell
-        watched.alter("ALTER TABLE t ADD COLUMN b INT64", "ALTER TABLE t ADD COLUMN b bigint")
-        watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
-        watched.write("t", id=3, a="x")
-        async with watched.reading(inspect_every=LONG):
-            await watched.until(lambda: watched.changes("t") == 3)
-            await watched.until(lambda: len(watched.resync_requests().get("t", ())) == 2)
-        assert watched.resync_requests() == {
-            "t": {("column_dropped_and_added_again", ("b",)), ("column_added_with_default", ("c",))}
-        }
-
-    asyncio.run(scenario())
+    watched.write("t", id=1, a="x", b=1)
+    watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
+    watched.write("t", id=2, a="x")  # without it, no two looks could tell
+    watched.alter("ALTER TABLE t ADD COLUMN b INT64", "ALTER TABLE t ADD COLUMN b bigint")
+    watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
+    watched.write("t", id=3, a="x")
+    async with watched.reading(inspect_every=LONG):
+        await watched.until(lambda: watched.changes("t") == 3)
+        await watched.until(lambda: len(watched.resync_requests().get("t", ())) == 2)
+    assert watched.resync_requests() == {
+        "t": {("column_dropped_and_added_again", ("b",)), ("column_added_with_default", ("c",))}
+    }
 
 
-def test_a_start_after_which_nothing_was_altered_requests_no_resync(watching: Callable[..., Watched]) -> None:
+async def test_a_start_after_which_nothing_was_altered_requests_no_resync(watching: Callable[..., Watched]) -> None:
     watched = watching()
-
-    async def scenario() -> None:
-        watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
-        watched.started = watched.database.now()
-        watched.write("t", id=1, a="x", b=1)
-        async with watched.reading(remembering_start=True):
-            await watched.until(lambda: watched.changes("t") == 1)
-            watched.alter("ALTER TABLE t ADD COLUMN d INT64", "ALTER TABLE t ADD COLUMN d bigint")
-            await watched.until(lambda: watched.announced("t")[-1][-1] == "d")
-        assert watched.resync_requests() == {}
-
-    asyncio.run(scenario())
+    watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
+    watched.started = watched.database.now()
+    watched.write("t", id=1, a="x", b=1)
+    async with watched.reading(remembering_start=True):
+        await watched.until(lambda: watched.changes("t") == 1)
+        watched.alter("ALTER TABLE t ADD COLUMN d INT64", "ALTER TABLE t ADD COLUMN d bigint")
+        await watched.until(lambda: watched.announced("t")[-1][-1] == "d")
+    assert watched.resync_requests() == {}
 
 
 def test_a_time_that_spanner_does_not_remember_is_no_error(

@@ -27,7 +27,6 @@ from tests.integration.scripted_spanner_world import (
     T3,
     World,
     a_world,
-    run,
     times,
     until,
 )
@@ -44,7 +43,9 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing(world: World, form: Form) -> None:
+async def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing(
+    world: World, form: Form
+) -> None:
     world.stream.form = form
     wanted = times("09:10:00", 40)
     codes = (
@@ -60,13 +61,9 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
     world.stream.breaks(T1, *(Break(number, RefusalError(*code)) for number, code in enumerate(codes)))
     world.stream.breaks(T1, Break(0, None), Break(5, None))  # an end without an error that is no end
     world.stream.add(T1, *(a_record(time) for time in wanted), children(MERGE, T3, parents=[T1]))
-
-    async def scenario() -> None:
-        async with world.running(publisher=world.in_order()):
-            await until(lambda: T3 in world.stream.open)
-            assert world.table.rows[T1].state is PartitionState.FINISHED
-
-    run(scenario)
+    async with world.running(publisher=world.in_order()):
+        await until(lambda: T3 in world.stream.open)
+        assert world.table.rows[T1].state is PartitionState.FINISHED
     assert world.commits() == wanted
     assert world.stream.most_open[T1] == 1
     starts = world.stream.asked(T1)
@@ -75,23 +72,19 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
     assert {query.heartbeat_milliseconds for query in world.stream.queries} == {10_000}
 
 
-def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> None:
+async def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> None:
     world.stream.form = Form(chunk_size=1_000)
     big = replace(a_record(at("09:10:01")), mods=(Mod('{"Id":"1"}', json.dumps({"Name": "é" * 50_000}), None),))
     world.stream.add(ROOT, children(FIRST, T1))
     world.stream.breaks(T1, Break(1), Break(1))
     world.stream.add(T1, a_record(at("09:10:00")), big, children(MERGE, T2, parents=[T1]))
-
-    async def scenario() -> None:
-        async with world.running():
-            await until(lambda: T2 in world.stream.open)
-
-    run(scenario)
+    async with world.running():
+        await until(lambda: T2 in world.stream.open)
     (row,) = {change.row for change in world.topic.changes if len(change.row or "") > 100}
     assert json.loads(row or "") == {"Name": "é" * 50_000}
 
 
-def test_values_that_only_a_real_spanner_writes_pass_through_untouched(world: World) -> None:
+async def test_values_that_only_a_real_spanner_writes_pass_through_untouched(world: World) -> None:
     values = (
         '{"F":"NaN","G":"Infinity","H":"-Infinity","I":9007199254740993,"T":"2024-01-02T03:04:05.123456789Z",'
         '"A":["a",null,"b"],"B":[null],"C":[],"D":null,"N":"-99999999999999999999999999999.999999999","Name":"n"}'
@@ -100,74 +93,58 @@ def test_values_that_only_a_real_spanner_writes_pass_through_untouched(world: Wo
     world.stream.add(ROOT, children(FIRST, T1))
     record = replace(a_record(time), mods=(Mod('{"Id":1}', values, None),))
     world.stream.add(T1, record)
-
-    async def scenario() -> None:
-        async with world.running():
-            await until(lambda: world.metrics.value("published_changes_total") == 1)
-
-    run(scenario)
+    async with world.running():
+        await until(lambda: world.metrics.value("published_changes_total") == 1)
     (change,) = world.topic.changes
     assert change.row == values
     assert change.key == '{"Id":1}'  # a number where a string is usual
     assert change.old is None
 
 
-def test_times_keep_their_nanoseconds_in_the_watermark_and_in_the_start_of_a_child(world: World) -> None:
+async def test_times_keep_their_nanoseconds_in_the_watermark_and_in_the_start_of_a_child(world: World) -> None:
     heartbeat = parse_timestamp("2022-05-01T09:10:00.123456789Z")
     begins = parse_timestamp("2022-05-01T09:20:00.000000001Z")
     world.stream.add(ROOT, children(FIRST, T1))
     world.stream.add(T1, HeartbeatRecord(heartbeat))
-
-    async def scenario() -> None:
-        async with world.running("one"):
-            await until(lambda: world.metrics.low_watermark == heartbeat)
-        async with world.running("two"):
-            await until(lambda: T1 in world.stream.open)
-            world.stream.add(T1, children(begins, T2, parents=[T1]))
-            await until(lambda: T2 in world.stream.open)
-
-    run(scenario)
+    async with world.running("one"):
+        await until(lambda: world.metrics.low_watermark == heartbeat)
+    async with world.running("two"):
+        await until(lambda: T1 in world.stream.open)
+        world.stream.add(T1, children(begins, T2, parents=[T1]))
+        await until(lambda: T2 in world.stream.open)
     assert world.stream.asked(T1) == [FIRST, heartbeat]
     assert world.stream.asked(T2) == [begins]
 
 
-def test_records_of_the_watermarks_own_time_are_read_again_after_a_restart(world: World) -> None:
+async def test_records_of_the_watermarks_own_time_are_read_again_after_a_restart(world: World) -> None:
     time = at("09:10:00")
     world.stream.add(ROOT, children(FIRST, T1))
     world.stream.add(T1, a_record(time, 1, transaction="x"))
-
-    async def scenario() -> None:
-        async with world.running("one"):
-            await until(lambda: world.metrics.value("published_changes_total") == 1)
-        assert world.table.rows[T1].watermark == time
-        # Another transaction of the same commit timestamp, which the first reading had not come to.
-        world.stream.add(T1, a_record(time, 2, transaction="y"))
-        async with world.running("two"):
-            await until(lambda: world.metrics.value("published_changes_total") == 3)
-
-    run(scenario)
+    async with world.running("one"):
+        await until(lambda: world.metrics.value("published_changes_total") == 1)
+    assert world.table.rows[T1].watermark == time
+    # Another transaction of the same commit timestamp, which the first reading had not come to.
+    world.stream.add(T1, a_record(time, 2, transaction="y"))
+    async with world.running("two"):
+        await until(lambda: world.metrics.value("published_changes_total") == 3)
     assert world.stream.asked(T1) == [FIRST, time]
     assert sorted(json.loads(change.key)["Id"] for change in world.topic.changes) == ["1", "1", "2"]
 
 
-def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_reports_what_is_lost(world: World) -> None:
+async def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_reports_what_is_lost(world: World) -> None:
     world.stream.add(ROOT, children(FIRST, T1, T2))
-
-    async def scenario() -> None:
-        async with world.running("one"):
-            await until(lambda: {T1, T2} <= set(world.stream.open))
-        world.stream.keeps_from = at("10:00:00")  # the reader was away for longer than the retention
-        with pytest.raises(MisconfiguredError) as raised:
-            async with world.running("two") as task:
-                await asyncio.wait([task], timeout=20)
-        message = str(raised.value)
-        assert "2022-05-01T10:00:00Z" in message  # the earliest time that can be read: what lies before is lost
-        assert "2022-05-01T09:00:01Z" in message  # where it would have gone on
-        assert "lost" in message
-        assert "another PARTITION_TABLE" in message
-        assert "retention_period" in message
-
-    run(scenario)
+    async with world.running("one"):
+        await until(lambda: {T1, T2} <= set(world.stream.open))
+    world.stream.keeps_from = at("10:00:00")  # the reader was away for longer than the retention
+    with pytest.raises(MisconfiguredError) as raised:
+        async with world.running("two") as task:
+            await asyncio.wait([task], timeout=20)
+    message = str(raised.value)
+    assert "2022-05-01T10:00:00Z" in message  # the earliest time that can be read: what lies before is lost
+    assert "2022-05-01T09:00:01Z" in message  # where it would have gone on
+    assert "lost" in message
+    assert "another PARTITION_TABLE" in message
+    assert "retention_period" in message
     for token in (T1, T2):  # nothing was skipped, and nothing is finished that is not
         assert world.table.rows[token].watermark == FIRST
         assert world.table.rows[token].state is not PartitionState.FINISHED

@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -> None:
+async def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -> None:
     # https://github.com/apache/beam/issues/39821: a query with an end in the future ended early; by the time its reader
     # looked, the end was past, and everything up to there was taken for read.
     end = at("10:00:00")
@@ -58,23 +58,19 @@ def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -
     world.stream.breaks(ROOT, Break(1, None))
     world.stream.breaks(T1, Break(2, None))
     world.stream.add(T1, a_record(at("09:10:00"), 1))
-
-    async def scenario() -> None:
-        async with world.running(end=end):
-            await until(lambda: T1 in world.stream.open and world.metrics.value("published_changes_total") == 1)
-            world.table.clock.time = at("11:00:00")
-            await until(lambda: world.metrics.now == at("11:00:00"))
-            world.stream.add(T1, HeartbeatRecord(at("09:20:00")), a_record(at("09:40:00"), 2), a_record(end, 3))
-            world.stream.clock = lambda: at("11:00:00")
-            await until(lambda: world.table.rows[T1].watermark > end)
-
-    run(scenario)
+    async with world.running(end=end):
+        await until(lambda: T1 in world.stream.open and world.metrics.value("published_changes_total") == 1)
+        world.table.clock.time = at("11:00:00")
+        await until(lambda: world.metrics.now == at("11:00:00"))
+        world.stream.add(T1, HeartbeatRecord(at("09:20:00")), a_record(at("09:40:00"), 2), a_record(end, 3))
+        world.stream.clock = lambda: at("11:00:00")
+        await until(lambda: world.table.rows[T1].watermark > end)
     assert sorted(world.commits()) == [at("09:10:00"), at("09:40:00"), end]  # rows of different keys have no order
     assert world.stream.asked(T1)[:2] == [FIRST, at("09:20:00")]
     assert world.table.rows[T1].state is not PartitionState.FINISHED
 
 
-def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refused(world: World) -> None:
+async def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refused(world: World) -> None:
     # https://github.com/apache/beam/issues/40232: a query up to an end behind the partition's own ended without the
     # child records; the next one started behind that end, was refused as out of range, and that was taken for FINISHED.
     end, split = at("10:00:00"), at("09:50:00")
@@ -84,18 +80,14 @@ def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refus
     world.stream.add(T1, a_record(at("09:10:00"), 1), children(split, T2, T3, parents=[T1]))
     world.stream.add(T2, a_record(at("09:55:00"), 2))
     world.stream.without_children[T1] = 1
-
-    async def scenario() -> None:
-        async with world.running("one", end=end) as task:
-            await asyncio.wait([task], timeout=20)
-        assert world.table.rows[T1].watermark > end
-        assert world.table.rows[T1].state is not PartitionState.FINISHED
-        async with world.running("two"):
-            await until(lambda: {T2, T3} <= set(world.stream.open))
-            await until(lambda: world.table.rows[T1].state is PartitionState.FINISHED)
-            await until(lambda: len({change.key for change in world.topic.changes}) == 2)
-
-    run(scenario)
+    async with world.running("one", end=end) as task:
+        await asyncio.wait([task], timeout=20)
+    assert world.table.rows[T1].watermark > end
+    assert world.table.rows[T1].state is not PartitionState.FINISHED
+    async with world.running("two"):
+        await until(lambda: {T2, T3} <= set(world.stream.open))
+        await until(lambda: world.table.rows[T1].state is PartitionState.FINISHED)
+        await until(lambda: len({change.key for change in world.topic.changes}) == 2)
     assert world.stream.asked(T1) == [FIRST, Nanoseconds(end + 1), FIRST]
     assert world.stream.asked(T2) == [split]
 
@@ -103,7 +95,7 @@ def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refus
 @pytest.mark.parametrize(
     ("keeps", "asked"), [(timedelta(hours=2, minutes=30), ["09:40:00"]), (timedelta(hours=2, minutes=5), ["10:05:00"])]
 )
-def test_children_that_an_end_hid_are_found_where_the_partitions_start_is_older_than_the_retention(
+async def test_children_that_an_end_hid_are_found_where_the_partitions_start_is_older_than_the_retention(
     world: World, keeps: timedelta, asked: list[str]
 ) -> None:
     end, split, now = at("10:00:00"), at("09:50:00"), at("12:00:00")
@@ -113,35 +105,27 @@ def test_children_that_an_end_hid_are_found_where_the_partitions_start_is_older_
     world.stream.add(T1, a_record(at("09:10:00"), 1), children(split, T2, T3, parents=[T1]))
     world.stream.without_children[T1] = 1
     found = asked == ["09:40:00"]
-
-    async def scenario() -> None:
-        async with world.running("one", end=end) as task:
-            await asyncio.wait([task], timeout=20)
-        world.stream.keeps_from = Nanoseconds(now - keeps // timedelta(microseconds=1) * 1_000)
-        world.catalog.retention = keeps
-        world.table.clock.step(2 * LEASE)
-        with nullcontext() if found else pytest.raises(MisconfiguredError, match="too far in the past"):
-            async with world.running("two") as task:
-                await until(lambda: world.table.rows[T1].state is PartitionState.FINISHED or task.done())
-
-    run(scenario)
+    async with world.running("one", end=end) as task:
+        await asyncio.wait([task], timeout=20)
+    world.stream.keeps_from = Nanoseconds(now - keeps // timedelta(microseconds=1) * 1_000)
+    world.catalog.retention = keeps
+    world.table.clock.step(2 * LEASE)
+    with nullcontext() if found else pytest.raises(MisconfiguredError, match="too far in the past"):
+        async with world.running("two") as task:
+            await until(lambda: world.table.rows[T1].state is PartitionState.FINISHED or task.done())
     later = Nanoseconds(2 * LEASE // timedelta(microseconds=1) * 1_000)
     assert world.stream.asked(T1) == [FIRST, Nanoseconds(end + 1), FIRST, *(at(one) + later for one in asked)]
     assert (T2 in world.table.rows) == found
 
 
-def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_for_its_end(world: World) -> None:
+async def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_for_its_end(world: World) -> None:
     world.stream.add(ROOT, children(FIRST, T1))
     world.stream.add(T1, children(MERGE, T2, parents=[T1]))
     strange = at("11:00:00")
     world.table.rows[T1] = SpannerPartition(token=T1, start=strange, watermark=strange)
-
-    async def scenario() -> None:
-        with pytest.raises(MisconfiguredError, match=r"within 2022-05-01T09:00:01Z[\s\S]*another PARTITION_TABLE"):
-            async with world.running() as task:
-                await asyncio.wait([task], timeout=20)
-
-    run(scenario)
+    with pytest.raises(MisconfiguredError, match=r"within 2022-05-01T09:00:01Z[\s\S]*another PARTITION_TABLE"):
+        async with world.running() as task:
+            await asyncio.wait([task], timeout=20)
     assert world.table.rows[T1].state is not PartitionState.FINISHED
     assert T2 not in world.table.rows
 

@@ -78,24 +78,20 @@ def test_a_result_that_came_no_further_than_before_is_for_the_caller_to_ask_for_
         asyncio.run(answer(Results(*breaks)))
 
 
-def test_a_schema_too_large_for_one_answer_is_read(database: Callable[..., SpannerDatabase]) -> None:
+async def test_a_schema_too_large_for_one_answer_is_read(database: Callable[..., SpannerDatabase]) -> None:
     made = database("CREATE TABLE t (id INT64, v STRING(MAX)) PRIMARY KEY (id)", "CREATE CHANGE STREAM s FOR t")
     server = ScriptedSpanner("s", ScriptedStream(Nanoseconds(made.now())), made.instance.address)
     server.largest_result = 20  # ten MiB are for the service
-
-    async def scenario() -> None:
-        channels = SpannerChannels(server.address)
-        inspection = await SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s").inspect()
-        assert [column.name for column in inspection.watched[0].column_types] == ["id", "v"]
-        await channels.close()
-
-    asyncio.run(scenario())
+    channels = SpannerChannels(server.address)
+    inspection = await SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s").inspect()
+    assert [column.name for column in inspection.watched[0].column_types] == ["id", "v"]
+    await channels.close()
     server.stop()
 
 
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("postgresql", [False, True])
-def test_columns_are_read_of_the_streams_tables_alone_and_of_all_where_it_watches_everything(
+async def test_columns_are_read_of_the_streams_tables_alone_and_of_all_where_it_watches_everything(
     database: Callable[..., SpannerDatabase], postgresql: bool, everything: bool
 ) -> None:
     table = (
@@ -107,20 +103,16 @@ def test_columns_are_read_of_the_streams_tables_alone_and_of_all_where_it_watche
     made = database(
         *(table.format(name) for name in ("t", "u")), f"CREATE CHANGE STREAM s FOR {watching}", postgresql=postgresql
     )
-
-    async def scenario() -> None:
-        channels = SpannerChannels(made.instance.address)
-        reading = SpannerDatabaseClient(made.path, channels)
-        await reading.learn_dialect()
-        inspection = await SpannerCatalog(reading, "s").inspect()
-        shapes = inspection.shapes.tables
-        assert {name: one.watched for name, one in shapes.items()} == {"t": True, "u": everything}
-        assert [column.name for column in shapes["t"].columns] == ["a", "z", "id"]
-        assert [column.name for column in shapes["u"].columns] == (["a", "z", "id"] if everything else [])
-        assert (inspection.watched[0].name, inspection.watched[0].primary_key) == ("t", ("z", "a"))
-        await channels.close()
-
-    asyncio.run(scenario())
+    channels = SpannerChannels(made.instance.address)
+    reading = SpannerDatabaseClient(made.path, channels)
+    await reading.learn_dialect()
+    inspection = await SpannerCatalog(reading, "s").inspect()
+    shapes = inspection.shapes.tables
+    assert {name: one.watched for name, one in shapes.items()} == {"t": True, "u": everything}
+    assert [column.name for column in shapes["t"].columns] == ["a", "z", "id"]
+    assert [column.name for column in shapes["u"].columns] == (["a", "z", "id"] if everything else [])
+    assert (inspection.watched[0].name, inspection.watched[0].primary_key) == ("t", ("z", "a"))
+    await channels.close()
 
 
 class DroppedSession(Results):
@@ -145,19 +137,16 @@ class DroppedSession(Results):
             yield response
 
 
-def test_a_session_that_was_dropped_is_replaced_once_however_many_calls_hear_of_it() -> None:
-    async def scenario() -> None:
-        server = DroppedSession()
-        async with serving_spanner(server) as database:
-            late = asyncio.create_task(database.query(Statement("SELECT a, b FROM t -- late")))
-            await server.asked.wait()
-            with pytest.raises(TransientError, match="Session not found"):
-                await database.query(Statement("SELECT a, b FROM t"))
-            assert await database.query(Statement("SELECT a, b FROM t")) == ROWS
-            server.go_on.set()
-            with pytest.raises(TransientError, match="Session not found"):
-                await late
-            assert await database.query(Statement("SELECT a, b FROM t")) == ROWS
-            assert server.made == 2
-
-    asyncio.run(scenario())
+async def test_a_session_that_was_dropped_is_replaced_once_however_many_calls_hear_of_it() -> None:
+    server = DroppedSession()
+    async with serving_spanner(server) as database:
+        late = asyncio.create_task(database.query(Statement("SELECT a, b FROM t -- late")))
+        await server.asked.wait()
+        with pytest.raises(TransientError, match="Session not found"):
+            await database.query(Statement("SELECT a, b FROM t"))
+        assert await database.query(Statement("SELECT a, b FROM t")) == ROWS
+        server.go_on.set()
+        with pytest.raises(TransientError, match="Session not found"):
+            await late
+        assert await database.query(Statement("SELECT a, b FROM t")) == ROWS
+        assert server.made == 2

@@ -1,7 +1,7 @@
 """What the front passes through arrives as it was sent, both ways; a write is recorded though its client has left."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -66,6 +66,7 @@ class Behind(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in th
         return bytes(table.SerializeToString())
 
 
+@pytest.fixture
 @asynccontextmanager
 async def scripted() -> AsyncIterator[tuple[Behind, grpc.aio.Channel]]:
     behind, server = Behind(), grpc.aio.server()
@@ -77,17 +78,10 @@ async def scripted() -> AsyncIterator[tuple[Behind, grpc.aio.Channel]]:
             serving(0, f"127.0.0.1:{port}") as ports,
             grpc.aio.insecure_channel(f"127.0.0.1:{ports.port}") as channel,
         ):
-            yield behind, channel
+            async with asyncio.timeout(30):
+                yield behind, channel
     finally:
         await server.stop(None)
-
-
-def run(test: Callable[[Behind, grpc.aio.Channel], Awaitable[None]]) -> None:
-    async def scene() -> None:
-        async with scripted() as (behind, channel):
-            await asyncio.wait_for(test(behind, channel), 30)
-
-    asyncio.run(scene())
 
 
 async def sent(*requests: bytes) -> AsyncIterator[bytes]:
@@ -95,112 +89,102 @@ async def sent(*requests: bytes) -> AsyncIterator[bytes]:
         yield request
 
 
-def test_metadata_deadline_and_messages_of_any_number_pass_both_ways() -> None:
-    async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
-        metadata = (("x-goog-request-params", "table_name=t"), ("odd-bin", b"\xff"))
-        call: Any = channel.stream_stream(METHOD, None, None)(sent(b"a", b"b"), metadata=metadata, timeout=20)
-        assert [answer async for answer in call] == [b"a!", b"b!"]
-        assert dict(await call.initial_metadata())["initial"] == "1"
-        assert dict(await call.trailing_metadata())["trailing"] == "2"
-        assert behind.metadata["x-goog-request-params"] == "table_name=t"
-        assert behind.metadata["odd-bin"] == b"\xff"
-        assert behind.seconds is not None
-        assert 0 < behind.seconds <= 20.2  # gRPC rounds a timeout up on each of the two ways
-        one: Any = channel.unary_unary(METHOD, None, None)
-        assert await one(b"a") == b"a!"
-
-    run(scene)
-
-
-def test_a_status_passes_with_its_words_and_trailing_metadata() -> None:
-    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
-        one: Any = channel.unary_unary(METHOD, None, None)
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await one(b"fail")
-        assert raised.value.code() is grpc.StatusCode.DATA_LOSS
-        assert raised.value.details() == "as it was said"
-        trailing: Any = raised.value.trailing_metadata()
-        assert dict(trailing)["trailing-bin"] == b"\0\1"
-
-    run(scene)
+async def test_metadata_deadline_and_messages_of_any_number_pass_both_ways(
+    scripted: tuple[Behind, grpc.aio.Channel],
+) -> None:
+    behind, channel = scripted
+    metadata = (("x-goog-request-params", "table_name=t"), ("odd-bin", b"\xff"))
+    call: Any = channel.stream_stream(METHOD, None, None)(sent(b"a", b"b"), metadata=metadata, timeout=20)
+    assert [answer async for answer in call] == [b"a!", b"b!"]
+    assert dict(await call.initial_metadata())["initial"] == "1"
+    assert dict(await call.trailing_metadata())["trailing"] == "2"
+    assert behind.metadata["x-goog-request-params"] == "table_name=t"
+    assert behind.metadata["odd-bin"] == b"\xff"
+    assert behind.seconds is not None
+    assert 0 < behind.seconds <= 20.2  # gRPC rounds a timeout up on each of the two ways
+    one: Any = channel.unary_unary(METHOD, None, None)
+    assert await one(b"a") == b"a!"
 
 
-def test_a_cancelled_call_is_cancelled_at_the_emulator_too() -> None:
-    async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
-        one: Any = channel.unary_unary(METHOD, None, None)
-        call = one(b"wait")
-        await behind.started.wait()
-        call.cancel()
-        await behind.cancelled.wait()
-
-    run(scene)
-
-
-def test_a_write_is_recorded_though_its_client_left_while_it_was_applied() -> None:
-    async def scene(behind: Behind, channel: grpc.aio.Channel) -> None:
-        create: Any = channel.unary_unary("/google.bigtable.admin.v2.BigtableTableAdmin/CreateTable", None, None)
-        wanted = admin_types.CreateTableRequest.pb()(parent="projects/p/instances/i", table_id="t")
-        wanted.table.column_families["f"].SetInParent()
-        wanted.table.change_stream_config.retention_period.FromTimedelta(timedelta(days=1))
-        await create(wanted.SerializeToString())
-        read: Any = channel.unary_stream(f"{DATA}ReadChangeStream", None, ReadChangeStreamResponse.FromString)
-        asked = data_types.ReadChangeStreamRequest.pb()(table_name=TABLE)
-        asked.heartbeat_duration.FromTimedelta(timedelta(milliseconds=20))
-        stream = aiter(read(asked.SerializeToString()))
-        assert (await anext(stream)).HasField("heartbeat"), "it is open before the write"
-        write: Any = channel.unary_unary(f"{DATA}MutateRow", None, None)
-        request = data_types.MutateRowRequest.pb()(table_name=TABLE, row_key=b"wait")
-        request.mutations.append(set_cell("f", b"q", b"v", 1_000))
-        call = write(request.SerializeToString())
-        await behind.started.wait()
-        call.cancel()
-        behind.go_on.set()
-        async for message in stream:
-            if message.HasField("data_change"):
-                assert message.data_change.row_key == b"wait"
-                return
-
-    run(scene)
+async def test_a_status_passes_with_its_words_and_trailing_metadata(scripted: tuple[Behind, grpc.aio.Channel]) -> None:
+    _behind, channel = scripted
+    one: Any = channel.unary_unary(METHOD, None, None)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await one(b"fail")
+    assert raised.value.code() is grpc.StatusCode.DATA_LOSS
+    assert raised.value.details() == "as it was said"
+    trailing: Any = raised.value.trailing_metadata()
+    assert dict(trailing)["trailing-bin"] == b"\0\1"
 
 
-def test_rows_come_many_in_a_message_as_bigtable_sends_them() -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_emulator_too(scripted: tuple[Behind, grpc.aio.Channel]) -> None:
+    behind, channel = scripted
+    one: Any = channel.unary_unary(METHOD, None, None)
+    call = one(b"wait")
+    await behind.started.wait()
+    call.cancel()
+    await behind.cancelled.wait()
+
+
+async def test_a_write_is_recorded_though_its_client_left_while_it_was_applied(
+    scripted: tuple[Behind, grpc.aio.Channel],
+) -> None:
+    behind, channel = scripted
+    create: Any = channel.unary_unary("/google.bigtable.admin.v2.BigtableTableAdmin/CreateTable", None, None)
+    wanted = admin_types.CreateTableRequest.pb()(parent="projects/p/instances/i", table_id="t")
+    wanted.table.column_families["f"].SetInParent()
+    wanted.table.change_stream_config.retention_period.FromTimedelta(timedelta(days=1))
+    await create(wanted.SerializeToString())
+    read: Any = channel.unary_stream(f"{DATA}ReadChangeStream", None, ReadChangeStreamResponse.FromString)
+    asked = data_types.ReadChangeStreamRequest.pb()(table_name=TABLE)
+    asked.heartbeat_duration.FromTimedelta(timedelta(milliseconds=20))
+    stream = aiter(read(asked.SerializeToString()))
+    assert (await anext(stream)).HasField("heartbeat"), "it is open before the write"
+    write: Any = channel.unary_unary(f"{DATA}MutateRow", None, None)
+    request = data_types.MutateRowRequest.pb()(table_name=TABLE, row_key=b"wait")
+    request.mutations.append(set_cell("f", b"q", b"v", 1_000))
+    call = write(request.SerializeToString())
+    await behind.started.wait()
+    call.cancel()
+    behind.go_on.set()
+    async for message in stream:
+        if message.HasField("data_change"):
+            assert message.data_change.row_key == b"wait"
+            return
+
+
+async def test_rows_come_many_in_a_message_as_bigtable_sends_them(scripted: tuple[Behind, grpc.aio.Channel]) -> None:
     """The emulator sends one row in each."""
-
-    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
-        read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
-        call = read_rows(sent(b"1", b"2", b"3"))
-        assert [answer async for answer in call] == [b"1!2!3!"]
-        assert dict(await call.trailing_metadata())["trailing"] == "2"
-        large = b"x" * 300_000
-        assert [len(answer) async for answer in read_rows(sent(large, large, b"3"))] == [600_002, 2]
-
-    run(scene)
+    _behind, channel = scripted
+    read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
+    call = read_rows(sent(b"1", b"2", b"3"))
+    assert [answer async for answer in call] == [b"1!2!3!"]
+    assert dict(await call.trailing_metadata())["trailing"] == "2"
+    large = b"x" * 300_000
+    assert [len(answer) async for answer in read_rows(sent(large, large, b"3"))] == [600_002, 2]
 
 
-def test_rows_that_came_before_a_reading_broke_off_come_too() -> None:
-    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
-        read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
-        answers = aiter(read_rows(sent(b"1", b"2", b"fail")))
-        assert await anext(answers) == b"1!2!"
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await anext(answers)
-        assert refused.value.code() is grpc.StatusCode.DATA_LOSS
-
-    run(scene)
+async def test_rows_that_came_before_a_reading_broke_off_come_too(scripted: tuple[Behind, grpc.aio.Channel]) -> None:
+    _behind, channel = scripted
+    read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
+    answers = aiter(read_rows(sent(b"1", b"2", b"fail")))
+    assert await anext(answers) == b"1!2!"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await anext(answers)
+    assert refused.value.code() is grpc.StatusCode.DATA_LOSS
 
 
-def test_a_row_that_is_too_large_cannot_be_read_and_those_before_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_that_is_too_large_cannot_be_read_and_those_before_it_can(
+    scripted: tuple[Behind, grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _behind, channel = scripted
     monkeypatch.setattr(handlers, "_ROW_BYTES", 1_000)
-
-    async def scene(_behind: Behind, channel: grpc.aio.Channel) -> None:
-        read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
-        answers = aiter(read_rows(sent(b"1", b"x" * 999, b"x" * 1_000, b"2")))
-        assert len(await anext(answers)) == 1_002
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await anext(answers)
-        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-    run(scene)
+    read_rows: Any = channel.stream_stream(f"{DATA}ReadRows", None, None)
+    answers = aiter(read_rows(sent(b"1", b"x" * 999, b"x" * 1_000, b"2")))
+    assert len(await anext(answers)) == 1_002
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await anext(answers)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 def test_a_value_of_more_than_a_hundred_megabytes_is_refused() -> None:
