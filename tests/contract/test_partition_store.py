@@ -17,6 +17,7 @@ from services.spanner_reader.adapters.spanner.connection import (
     strings,
 )
 from services.spanner_reader.adapters.spanner.dialects import Dialect, partition_sql
+from services.spanner_reader.adapters.stream import partition_table
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.core.stream.partitions import NewPartition, PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
@@ -203,7 +204,8 @@ class TestSpannerPartitionStore(PartitionStoreContract):
 
     @pytest.fixture
     @asynccontextmanager
-    async def stores(self) -> AsyncIterator[Stores]:
+    async def stores(self, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stores]:
+        monkeypatch.setattr(partition_table, "_COUNT_EVERY", timedelta(0))
         channels = SpannerChannels(self.database.instance.address)
 
         def store(owner: str) -> SpannerPartitionStore:
@@ -213,7 +215,6 @@ class TestSpannerPartitionStore(PartitionStoreContract):
                 change_stream="s",
                 owner=owner,
                 lease=LEASE,
-                count_every=timedelta(0),
             )
 
         async def let_leases_end() -> None:

@@ -8,6 +8,7 @@ clock says when a lease ends.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 
 import structlog
 from google.cloud.spanner_v1 import Mutation
@@ -35,6 +36,9 @@ from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds, parse_timestamp
 
+_COUNT_EVERY: Final = timedelta(minutes=1)
+"""How often finished partitions are counted where no partition has come or gone: an entry of the index for each."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -55,14 +59,9 @@ class SpannerPartitionStore:
         owner: str,
         lease: timedelta,
         topic: str | None = None,
-        count_every: timedelta = timedelta(minutes=1),
     ) -> None:
         """``topic``: to which its owner publishes; MisconfiguredError from all that reads partitions once the table's
         is another. A reader may have stood still while it was changed. None: the owner publishes nothing.
-
-        ``count_every``: how often finished partitions are counted where no partition has come or gone.
-
-        That reads an entry of the index for each of them.
         """
         self._database = database
         self._table = table
@@ -70,8 +69,7 @@ class SpannerPartitionStore:
         self._owner = owner
         self._topic = topic
         self._lease = int(lease.total_seconds() * 1_000_000_000)
-        self._count_every = int(count_every.total_seconds() * 1_000_000_000)
-        self._finished, self._counted_at = 0, -self._count_every
+        self._finished, self._counted_at = 0, -nanoseconds(_COUNT_EVERY)
         """By Spanner's clock."""
         self._counted_beside: frozenset[PartitionToken] | None = None
         """The partitions that were not finished then."""
@@ -118,7 +116,7 @@ class SpannerPartitionStore:
         rows = await self._database.query(Statement(self._sql.unfinished))
         found = self._partitions(rows)
         tokens = frozenset(one.partition.token for one in found)
-        if tokens != self._counted_beside or parse_timestamp(now) >= self._counted_at + self._count_every:
+        if tokens != self._counted_beside or parse_timestamp(now) >= self._counted_at + nanoseconds(_COUNT_EVERY):
             ((finished,),) = await self._database.query(Statement(self._sql.finished))
             self._finished, self._counted_at, self._counted_beside = int(finished), parse_timestamp(now), tokens
         return SpannerPartitionSurvey(
