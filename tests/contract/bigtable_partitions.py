@@ -96,6 +96,7 @@ def a_store(
     *,
     timeouts: MergeTimeouts = LONG,
     source: str | None = None,
+    topic: str | None = None,
 ) -> BigtablePartitionStore:
     """Return an owner's view of the partition table in the emulator, and of this clock; streams have a table each."""
     return BigtablePartitionStore(
@@ -103,6 +104,7 @@ def a_store(
         source=source or f"t of {stream}",
         owner=owner,
         times=PartitionTimes(lease=LEASE, retention=timedelta(days=7), merge=timeouts),
+        topic=topic,
         monotonic=lambda: monotonic[0],
     )
 

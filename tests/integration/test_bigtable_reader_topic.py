@@ -72,6 +72,20 @@ async def test_the_topic_changes_only_while_no_reader_runs(channels: BigtableCha
         await keep_topic(rows, "ours")
 
 
+async def test_a_reader_that_stood_still_while_the_topic_was_changed_claims_nothing_more(
+    channels: BigtableChannels,
+) -> None:
+    rows, command, _another = await a_reader_and_a_command(channels)
+    reader = a_store(channels, rows.stream, "reader", [0.0], topic="ours")
+    await keep_topic(rows, "ours")
+    stream_ranges = (await reader.survey()).stream_ranges
+    assert await rows.write_topic("theirs", "ours")
+    for call in (reader.survey(), reader.claim(stream_ranges)):
+        with pytest.raises(MisconfiguredError, match="publish to theirs, and this one would to ours"):
+            await call
+    assert len((await command.survey()).stream_ranges) == 2  # who publishes nothing may look
+
+
 async def test_a_reader_that_comes_while_the_topic_changes_is_found(channels: BigtableChannels) -> None:
     rows, reader, command = await a_reader_and_a_command(channels)
     await keep_topic(rows, "ours")

@@ -223,7 +223,8 @@ async def prepare(
         file.refuse_short_keep([settings.bigtable_table], inspection.retention)
     log.info("change_stream_costs_listed", what=COSTS)
     await create_partition_table(channels, rows)
-    store = partition_store(settings, rows, owner, inspection.retention or timedelta(0))
+    topic = topic_of(settings).identity
+    store = partition_store(settings, rows, owner, inspection.retention or timedelta(0), topic)
     await begin(
         BigtableChangeStream(channels, table),
         store,
@@ -239,7 +240,7 @@ async def prepare(
             wanted=settings.snapshot == "initial",
             mirrored=outputs.images is not None,
         ),
-        after=lambda: keep_topic(rows, topic_of(settings).identity),
+        after=lambda: keep_topic(rows, topic),
         mirrored=outputs.images is not None,
     )
     return outputs, store

@@ -45,9 +45,9 @@ def partition_rows(settings: Settings, channels: BigtableChannels) -> PartitionR
 
 
 def partition_store(
-    settings: Settings, rows: PartitionRows, owner: str, retention: timedelta
+    settings: Settings, rows: PartitionRows, owner: str, retention: timedelta, topic: str | None = None
 ) -> BigtablePartitionStore:
-    """Return the partition table as one owner sees it."""
+    """Return the partition table as one owner sees it; ``topic``: to which that publishes."""
     return BigtablePartitionStore(
         rows,
         source=settings.table_path,
@@ -57,6 +57,7 @@ def partition_store(
             retention=retention,
             merge=MergeTimeouts(merge=settings.wait_for_merge, token=settings.wait_for_token),
         ),
+        topic=topic,
     )
 
 

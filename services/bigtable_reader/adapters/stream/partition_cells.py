@@ -115,6 +115,7 @@ class TopologyRow:
     paused_since: Microseconds | None = None
     resync: tuple[bytes, Resync] | None = None
     notes: Mapping[str, Microseconds] = field(default_factory=dict)
+    topic: str | None = None
 
     @property
     def resync_request(self) -> BigtableResyncRequest | None:
@@ -174,7 +175,8 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
         for (family, name), cell in found.items()
         if family == "shape" and name.startswith(NOTE)
     }
-    return TopologyRow(version, life.table, topology, born, paused_since, resync, notes)
+    topic = found[TOPIC].value.decode(errors="replace") if TOPIC in found else None
+    return TopologyRow(version, life.table, topology, born, paused_since, resync, notes, topic)
 
 
 def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:

@@ -67,7 +67,10 @@ class PartitionTimes:
 
 
 class BigtablePartitionStore:
-    """The partition table as one owner sees it. ``source``: the full name of the table whose changes are read."""
+    """The partition table as one owner sees it. ``source``: the full name of the table whose changes are read.
+
+    ``topic``: to which the owner publishes; MisconfiguredError from what reads the key ranges once theirs is another.
+    """
 
     def __init__(
         self,
@@ -76,10 +79,11 @@ class BigtablePartitionStore:
         source: str,
         owner: str,
         times: PartitionTimes,
+        topic: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows = rows
-        self._stream_ranges = StreamRangeRow(rows, source)
+        self._stream_ranges = StreamRangeRow(rows, source, topic)
         self._owner = owner
         self._lease = times.lease.total_seconds()
         self._retention = times.retention // _MICROSECOND

@@ -8,6 +8,7 @@ import structlog
 
 from services.bigtable_reader.adapters.stream.partition_cells import TopologyRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
+from services.bigtable_reader.adapters.stream.topic_cell import refuse_other_topic
 from services.bigtable_reader.core.schema.resync import Resync
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS
@@ -21,10 +22,14 @@ _ATTEMPTS: Final = 10
 
 
 class StreamRangeRow:
-    """The key ranges of the stream of one table. ``source``: its full name."""
+    """The key ranges of the stream of one table. ``source``: its full name.
 
-    def __init__(self, rows: PartitionRows, source: str) -> None:
+    ``topic``: to which their owner publishes; None, if to none.
+    """
+
+    def __init__(self, rows: PartitionRows, source: str, topic: str | None = None) -> None:
         self.source = source
+        self._topic = topic
         self._rows = rows
         self._log = structlog.get_logger().bind(change_stream=rows.stream)
         self._done = Tended()
@@ -51,7 +56,7 @@ class StreamRangeRow:
         return begun
 
     async def find(self) -> TopologyRow | None:
-        """Return the key ranges; None where the stream is not known. MisconfiguredError if they are another table's."""
+        """Return the key ranges; None where the stream is not known. MisconfiguredError as of `check`."""
         found = await self._rows.topology()
         if found is not None:
             self.check(found)
@@ -97,13 +102,18 @@ class StreamRangeRow:
         raise TransientError(f"the key ranges of {self._rows.stream} were changed by others, again and again")
 
     def check(self, found: TopologyRow) -> None:
-        """Raise MisconfiguredError if key ranges are another table's."""
+        """Raise MisconfiguredError if key ranges are another table's, or their readers publish to another topic.
+
+        That may have been changed while this reader stood still.
+        """
         if found.table != self.source:
             raise MisconfiguredError(
                 "stream-name-of-another-table",
                 f"change stream {self._rows.stream} in {self._rows.table.name} is of {found.table}, not of "
                 f"{self.source}: give every table a CHANGE_STREAM_NAME of its own",
             )
+        if self._topic is not None and found.topic is not None:
+            refuse_other_topic(self._rows, found.topic, self._topic)
 
     def done(self) -> Tended:
         """Return what was done to the key ranges since the last time."""

@@ -18,14 +18,14 @@ async def keep_topic(rows: PartitionRows, topic: str) -> None:
         kept = await rows.topic()
     if kept is None:
         raise TransientError(f"the topic of {rows.stream} was not remembered")
-    _same(rows, kept, topic)
+    refuse_other_topic(rows, kept, topic)
 
 
 async def check_topic(rows: PartitionRows, topic: str) -> None:
     """Refuse, with MisconfiguredError, another topic than the one that is remembered, if any is."""
     kept = await rows.topic()
     if kept is not None:
-        _same(rows, kept, topic)
+        refuse_other_topic(rows, kept, topic)
 
 
 async def replace_topic(
@@ -50,7 +50,8 @@ async def replace_topic(
     return before
 
 
-def _same(rows: PartitionRows, kept: str, topic: str) -> None:
+def refuse_other_topic(rows: PartitionRows, kept: str, topic: str) -> None:
+    """Raise MisconfiguredError where the readers of a stream publish to another topic, ``kept``."""
     if kept != topic:
         raise MisconfiguredError(
             "bigtable-topic-differs",
