@@ -82,9 +82,9 @@ class OwnedPartition(ABC, Generic[TimeT]):
         rate = max(0, taken - before[1]) / seconds  # less, where it is read again from an earlier position
         self.load += (rate - self.load) * -math.expm1(-seconds / _LOAD_OVER)
 
-    async def confirmed(self, *, all_but: int = 0) -> None:
-        """Wait until no more than so many of its records wait for Pub/Sub."""
-        while self.outstanding > all_but:
+    async def confirmed(self) -> None:
+        """Wait until none of its records waits for Pub/Sub."""
+        while self.outstanding:
             self.moved.clear()
             await self.moved.wait()
 

@@ -19,6 +19,7 @@ from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition, read_to_the_end
 from shared.reading.shares import Shares
 from shared.runtime.health import Health
+from shared.runtime.metrics import RETRIED, retry_code
 from shared.runtime.retries import retried, what_to_check
 from shared.runtime.stop import Stop, unless_stopped, until_stopped
 
@@ -220,7 +221,7 @@ class Supervisor(Generic[DueT, OwnedT]):
 
         What fails is left to the next survey, which may show a pause, or others that are free.
         """
-        succeeded = True
+        failed: list[TransientError] = []
         keys = found.shares.to_claim((owned.key for owned in self._reading()), found.due)
         for first in range(0, len(keys), _AT_ONCE):
             asked_at = asyncio.get_running_loop().time()
@@ -229,10 +230,8 @@ class Supervisor(Generic[DueT, OwnedT]):
             try:
                 claimed = await claim()
             except TransientError as error:  # meanwhile this reader is not ready
-                succeeded = False
-                self._log.warning(
-                    "partitions_not_claimed", partitions=len(due), error=str(error), fix=what_to_check(error)
-                )
+                RETRIED.add(retry_code(error))
+                failed.append(error)
                 continue
             for owned in claimed:
                 self._leases.take(owned, asked_at)
@@ -240,7 +239,9 @@ class Supervisor(Generic[DueT, OwnedT]):
                 name = f"partition {owned.key}"
                 owned.task = asyncio.create_task(read_to_the_end(owned, reading, self._stop), name=name)
                 owned.task.add_done_callback(partial(self._on_over, owned))
-        return succeeded
+        if failed:
+            self._log.warning("partitions_not_claimed", error=str(failed[0]), fix=what_to_check(failed[0]))
+        return not failed
 
     def _on_over(self, owned: OwnedT, task: asyncio.Task[None]) -> None:
         owned.end_timer()

@@ -15,6 +15,8 @@ from services.spanner_reader.core.snapshot.snapshot import (
     SnapshotSurvey,
     by_run,
     claimable_ranges,
+    is_kept_at_a_start,
+    is_untouched,
     merged,
     whole_tables,
 )
@@ -49,10 +51,10 @@ class FakeSnapshotStore:
         new = []
         for name in dict.fromkeys(tables):
             there = [one for one in self.table.rows.values() if one.table == name]
-            (first, *others) = there or (None,)
-            if first is not None and not again and not others and first.state is RangeState.REQUESTED:
-                if first.owner is None and first.read_at < at:
-                    self.table.rows[first.place] = replace(first, read_at=at, first_read_at=at)
+            if not again and is_kept_at_a_start(there, at, self.table.clock.now()):
+                continue
+            if not again and is_untouched(there):
+                self.table.rows[there[0].place] = replace(there[0], read_at=at, first_read_at=at)
                 continue
             for one in there:
                 del self.table.rows[one.place]

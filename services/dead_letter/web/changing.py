@@ -73,7 +73,8 @@ def _decided(tools: WebTools, body: Discarding, state: State, who: str) -> Answe
     selection = body.dead_letters.chosen(tools.store, tools.clock.now(), *USUAL[state])
     matched = tools.store.count(selection)
     done = decide(tools.store, selection, state, tools.clock, why=body.why, who=who, limit=body.limit)
-    return Answer({"state": state.value, "changed": done.changed, "matched": matched, "more": matched > done.checked})
+    more = done.checked == body.limit and matched > done.checked
+    return Answer({"state": state.value, "changed": done.changed, "matched": matched, "more": more})
 
 
 def _named(who: str | None) -> str:

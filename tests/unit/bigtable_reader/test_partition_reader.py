@@ -25,6 +25,7 @@ from services.bigtable_reader.core.stream.records import (
     RangeToken,
     StreamRecord,
 )
+from services.bigtable_reader.core.stream.sharing import has_reached
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.owned_partition import read_to_the_end
@@ -224,6 +225,17 @@ async def test_what_was_reconciled_and_is_refused_days_later_begins_at_where_it_
     await reading.begin(reconciled=True)
     await asyncio.sleep(30)
     assert reading.stream.queries[2].position.start == now - 5_000_000 - 3_600_000_000
+
+
+async def test_what_restarts_from_a_time_has_not_reached_the_end_by_an_estimate() -> None:
+    end = Microseconds(EPOCH + 60_000_000)
+    answers: Sequence[Answer] = [Heartbeat("h", Microseconds(end + 5_000_000)), TransientError("UNAVAILABLE")]
+    reading = Reading(answers, [PositionLostError("made-up", "not known")], end=end)
+    reading.table.now = lambda: Microseconds(end + 6_000_000)
+    await reading.begin(reconciled=True)
+    await asyncio.sleep(30)
+    survey = await reading.store.survey()
+    assert not has_reached(survey.stream_ranges[0], survey, end)
 
 
 async def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() -> None:

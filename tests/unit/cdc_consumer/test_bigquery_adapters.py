@@ -523,26 +523,47 @@ def test_all_keys_are_one_query_unless_they_do_not_fit_into_a_request() -> None:
         assert len(client.statements) == queries
 
 
-class BusyOnce(FakeBigQuery):
-    """Is too busy for the first view that is to be made."""
+class Busy(FakeBigQuery):
+    """Is too busy to make a view, and then away for all that is read."""
 
     is_busy = True
+    is_away = False
 
     def create_table(self, table: bigquery.Table, **more: Any) -> bigquery.Table:
-        """Make it, unless it is that one."""
+        """Make it, unless it is a view."""
         if table.view_query and self.is_busy:
-            self.is_busy = False
-            unavailable: Any = exceptions.ServiceUnavailable  # untyped
-            raise unavailable("try again")
+            raise a_503()
         return super().create_table(table, **more)
 
+    def get_table(self, path: object, **more: Any) -> bigquery.Table:
+        """Return it, unless BigQuery is away."""
+        if self.is_away:
+            raise a_503()
+        return super().get_table(path, **more)
 
-def test_a_view_that_bigquery_was_too_busy_for_is_made_with_the_next_changes_of_its_history() -> None:
+
+def a_503() -> Exception:
+    unavailable: Any = exceptions.ServiceUnavailable  # untyped
+    error: Exception = unavailable("try again")
+    return error
+
+
+def test_a_view_that_bigquery_was_too_busy_for_is_made_a_minute_later_and_no_row_waits_for_it() -> None:
     history = history_of(in_mode("history"), a_header())
-    client = BusyOnce()
-    tables = tables_of(client)
-    tables.ensure(history)
+    client: Any = Busy()
+    now = [0.0]
+    tables = BigQueryTables(client, "p", "d", seconds=lambda: now[0])
+    with capture_logs() as logs:
+        there = tables.ensure(history)
+        for away in (False, True):
+            client.is_away = away
+            for later in (30, 61):
+                now[0] += later
+                assert tables.ensure(history) == there
+    assert len([line for line in logs if line["event"] == "history_view_not_made"]) == 2
     assert "planes_history" not in client.tables
+    client.is_away = client.is_busy = False
+    now[0] += 61
     tables.ensure(history)
     assert "planes_history" in client.tables
 

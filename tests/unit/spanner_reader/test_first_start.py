@@ -162,3 +162,23 @@ async def test_a_stream_that_begins_again_beside_an_earlier_snapshot_reads_all_r
     begins = world.partitions.rows[ROOT].start
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.REQUESTED}
     assert all(one.read_at >= begins for one in world.snapshots.rows.values())
+
+
+@pytest.mark.parametrize("state", [RangeState.REQUESTED, RangeState.CUT, RangeState.DONE])
+async def test_a_snapshot_of_who_began_the_stream_stays_though_a_slower_start_asks_after_it(state: RangeState) -> None:
+    """The slower one has looked at the schema before: at its time the stream does not begin."""
+    world = World(True, LAST_STEP)
+
+    async def slow(start: Nanoseconds, now: Nanoseconds) -> None:
+        del start, now
+        del world.__dict__["check"]
+        world.clock.step(timedelta(seconds=5))
+        await world.start()
+        for place, one in world.snapshots.rows.items():
+            world.snapshots.rows[place] = replace(one, state=state, owner="o", rows=7)
+
+    world.check = slow  # type: ignore[method-assign]
+    await world.start()
+    begins = world.partitions.rows[ROOT].start
+    assert [(one.run, one.state) for one in world.snapshots.rows.values()] == [(1, state)] * len(world.snapshots.rows)
+    assert all(one.read_at >= begins for one in world.snapshots.rows.values())

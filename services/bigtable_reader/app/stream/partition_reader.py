@@ -215,7 +215,7 @@ class BigtablePartitionReader:
                 )
                 return
             # From where it is by now, not from where it was claimed: that may be longer ago than the stream keeps.
-            here = replace(owned.partition, low_watermark=owned.prefix.watermark)
+            here = replace(owned.partition, low_watermark=owned.progress(owned.versions.last).low_watermark)
             try:
                 restarted = await retried(stop, lambda: self._store.restart_from_time(here))
             except PositionLostError as again:

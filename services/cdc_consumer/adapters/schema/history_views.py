@@ -2,11 +2,13 @@
 
 Source: BigQuery, "Create logical views": a view has the columns that its query had when it was made or last changed.
 A view that BigQuery refuses holds up no change: that is logged, and tried again with the next process. Where BigQuery
-gives no answer, the history waits as for its own. What it was too busy for is tried again with the next changes of the
-history, and so is a view whose expiry it did not take off.
+gives no answer, the history waits as for its own. What it was too busy for is tried again once a minute, while changes
+of the history come, and so is a view whose expiry it did not take off: rows wait for neither.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from google.api_core import exceptions
@@ -20,6 +22,8 @@ from services.cdc_consumer.core.schema.views import view_description, view_name,
 from services.cdc_consumer.ports import UnansweredError
 from shared.bigquery.client import beyond_limits
 from shared.contracts.mirrors import HISTORY_OF
+
+_AGAIN_AFTER: Final = 60.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,20 @@ def view_path(changelog: bigquery.TableReference, definition: TableDefinition) -
 class HistoryViews:
     """Makes and changes views."""
 
-    def __init__(self, client: AnsweringClient) -> None:
+    def __init__(self, client: AnsweringClient, seconds: Callable[[], float]) -> None:
+        """``seconds``: a clock that never goes back."""
         self._client = client
-        self.unfinished: set[str] = set()
-        """The histories, by identity, whose views are not as they should be because BigQuery could not do it then."""
+        self._seconds = seconds
+        self._unfinished: dict[str, float] = {}
+        """By the identity of a history whose view is not as it should be: from when on BigQuery is asked again."""
+
+    def is_due(self, definition: TableDefinition) -> bool:
+        """Return whether the view over a history is to be brought about again now, which is so once a minute."""
+        at = self._unfinished.get(definition.identity)
+        due = at is not None and self._seconds() >= at
+        if due:
+            self._try_later(definition)
+        return due
 
     def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
         """Return what is there by the name of the view over a history."""
@@ -67,7 +81,7 @@ class HistoryViews:
             if view.refusal:
                 log.error("history_view_not_made", error=view.refusal)
                 return
-            self.unfinished.discard(definition.identity)
+            self._unfinished.pop(definition.identity, None)
             if view.found is None:
                 made = bigquery.Table(view.path)
                 made.view_query = query
@@ -96,7 +110,10 @@ class HistoryViews:
 
     def _note(self, definition: TableDefinition, error: exceptions.GoogleAPICallError) -> None:
         if isinstance(error, exceptions.ServerError | exceptions.TooManyRequests) or beyond_limits(error):
-            self.unfinished.add(definition.identity)
+            self._try_later(definition)
+
+    def _try_later(self, definition: TableDefinition) -> None:
+        self._unfinished[definition.identity] = self._seconds() + _AGAIN_AFTER
 
     def _let_last(self, view: bigquery.Table, definition: TableDefinition) -> None:
         """Take off the expiry that a view has of its dataset; report one that was set by hand."""
@@ -109,7 +126,7 @@ class HistoryViews:
             else:
                 report_expiry(view)
         except (exceptions.GoogleAPICallError, UnansweredError) as error:
-            self.unfinished.add(definition.identity)
+            self._try_later(definition)
             report_expiry(view, error=str(getattr(error, "message", error)))
 
 

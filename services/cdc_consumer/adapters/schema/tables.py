@@ -66,7 +66,7 @@ from services.cdc_consumer.ports import (
     TableTroubleError,
 )
 from shared.bigquery.client import beyond_limits
-from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.reasons import Reason
 
@@ -134,7 +134,7 @@ class BigQueryTables:
         self._dataset = dataset
         self._clock_margin = clock_margin
         self._progressed = progressed
-        self._views = HistoryViews(self._client)
+        self._views = HistoryViews(self._client, seconds)
         self._rights = WriteRights(self._client, project, dataset, seconds)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
@@ -145,10 +145,12 @@ class BigQueryTables:
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as the port."""
         known = self._known.get(definition.identity)
-        unfinished = definition.identity in self._views.unfinished
-        if known is None or unfinished or _missing(known, _placed(definition, known)):
+        if known is None or _missing(known, _placed(definition, known)):
             known = self._known[definition.identity] = self._brought_about(definition)
             self._progressed()
+        elif self._views.is_due(definition):
+            with suppress(TransientError):  # its rows can be written
+                known = self._known[definition.identity] = self._brought_about(definition)
         _check(known, _placed(definition, known), self._path(definition))
         self._report_columns_beside(definition, known)
         return known

@@ -32,6 +32,8 @@ from services.spanner_reader.core.snapshot.snapshot import (
     SnapshotSurvey,
     by_run,
     claimable_ranges,
+    is_kept_at_a_start,
+    is_untouched,
     merged,
     whole_tables,
 )
@@ -81,14 +83,14 @@ class SpannerSnapshotStore:
         """Ask for a snapshot of each table; return those tables for which that was new."""
 
         def decide(rows: list[Row]) -> tuple[list[str], list[Mutation]]:
-            _now, found = self._ranges(rows)
+            now, found = self._ranges(rows)
             new, written, replaced = [], [], []
             for table in dict.fromkeys(tables):
                 earlier = [one for one in found if one.table == table]
-                (first, *rest) = earlier or (None,)
-                if first is not None and not again and not rest and first.state is RangeState.REQUESTED:
-                    if first.owner is None and first.read_at < at:
-                        written.append(replace(first, read_at=at, first_read_at=at))
+                if not again and is_kept_at_a_start(earlier, at, now):
+                    continue
+                if not again and is_untouched(earlier):
+                    written.append(replace(earlier[0], read_at=at, first_read_at=at))
                     continue
                 new.append(table)
                 replaced += [one for one in earlier if one.number]

@@ -160,6 +160,25 @@ def by_run(ranges: Iterable[SnapshotRange]) -> Mapping[tuple[str, int], Sequence
     return runs
 
 
+def is_kept_at_a_start(earlier: Sequence[SnapshotRange], at: Nanoseconds, now: Nanoseconds) -> bool:
+    """Return whether a stream that begins at a time needs no other snapshot of a table than there is.
+
+    It was begun then or later, so nothing lies between; or a reader has claimed it, which began the stream.
+    """
+    whole = whole_tables(earlier)
+    if whole and min(one.first_read_at for one in whole) >= at:
+        return True
+    if len(earlier) > 1 or not whole or whole[0].state is not RangeState.REQUESTED:
+        return False
+    lease_until = whole[0].lease_until
+    return lease_until is not None and lease_until >= now
+
+
+def is_untouched(earlier: Sequence[SnapshotRange]) -> bool:
+    """Return whether a snapshot is asked for and nobody has claimed it."""
+    return len(earlier) == 1 and earlier[0].state is RangeState.REQUESTED and earlier[0].owner is None
+
+
 def whole_tables(ranges: Iterable[SnapshotRange]) -> Sequence[SnapshotRange]:
     """Return the ranges of snapshots of whole tables: each has the range 0, and none of some keys has."""
     return [one for parts in by_run(ranges).values() if parts[0].number == 0 for one in parts]
