@@ -124,4 +124,4 @@ def test_an_address_that_is_none_is_refused_with_how_to_write_it(wrong: str) -> 
 
 
 def test_the_name_of_who_acts_can_be_written_whatever_its_bytes_are() -> None:
-    assert _who({"MILLRACE_USER": "Jos\udce9"}) == "Jos?"
+    assert _who({"MILLRACE_USER": "Jos\udce9"}).encode() == b"Jos?"
