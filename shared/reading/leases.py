@@ -140,7 +140,7 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
     async def _save(self) -> None:
         async with self._saving:
             for one in list(self.owned.values()):
-                if not one.ours:  # a process that stood still comes here before its timers: nothing is saved then
+                if not one.ours:  # its timer comes later where the whole process stood still
                     self._lose(one, _TOO_LATE)
             owned = [one for one in self.owned.values() if not one.over]
             if not owned or not self._is_durable():

@@ -219,7 +219,7 @@ class Supervisor(Generic[DueT, OwnedT]):
     async def _claim(self, found: Round[DueT]) -> bool:
         """Claim free partitions up to a fair share; return whether no attempt failed.
 
-        What fails is left to the next survey, which may show a pause, or others that are free.
+        What fails is tried again after the next survey: that may show a pause, or other free partitions.
         """
         failed: list[TransientError] = []
         keys = found.shares.to_claim((owned.key for owned in self._reading()), found.due)

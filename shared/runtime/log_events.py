@@ -91,7 +91,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "partition_restarted": "Reading a partition broke off, and goes on from there",
     "partition_restarted_from_a_time": "A partition lost its tokens, and is read from a time",
     "partition_table_created": "The partition table was created",
-    "partition_table_not_tidied": "A row that nothing reads any more could not be deleted; that is tried again",
+    "partition_table_not_tidied": "A row that no reader needs could not be deleted; that is tried again",
     "partition_waits_again": "The stream refused a key range, which waits for the rest of its partition",
     "partitions_not_claimed": "Free partitions could not be claimed; that is tried again",
     "partitions_released": "Partitions were released for other readers",

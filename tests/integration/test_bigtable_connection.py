@@ -187,6 +187,6 @@ async def test_credentials_are_looked_up_once_for_all_connections(
     channels = BigtableChannels(None)
     file.unlink()
     try:
-        assert channels.admin is not None  # one more connection, where there is nothing to look up any more
+        assert channels.admin is not None  # one more connection, where there is nothing left to look up
     finally:
         await channels.close()

@@ -96,7 +96,7 @@ async def test_a_renewal_that_arrives_after_the_lease_has_expired_here_does_not_
 
 
 async def test_a_lease_that_has_expired_here_is_not_renewed() -> None:
-    """Another reader may have been told that nobody reads: after a pause of the process nothing of it is saved."""
+    """After the process stood still, a command may have found that no reader runs: nothing may be saved then."""
     world = World()
     owned = world.own("p")
     owned.is_expired = True

@@ -105,7 +105,7 @@ async def test_progress_of_a_snapshot_under_an_earlier_claim_of_the_same_reader_
 
 
 async def test_a_reader_that_stood_still_while_the_topic_was_changed_claims_and_saves_nothing() -> None:
-    """What it publishes goes to the former topic, so whoever reads the new one must not go on behind it."""
+    """What it publishes goes to the former topic, so readers of the new one must not go on behind it."""
     answers: dict[str, Sequence[Sequence[Any]]] = {
         "present_until": [[TIME, []]],
         "partitions_snapshots": [a_range("Singers", "1", "new")],

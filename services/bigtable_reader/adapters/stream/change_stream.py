@@ -192,7 +192,7 @@ _CLOSED: Final = (
 
 
 class StreamClosedError(TransientError):
-    """Bigtable has closed a stream at its end as it was then, and named no child."""
+    """Bigtable has closed a stream with OUT_OF_RANGE, and has named no partition that continues it."""
 
     fix = "where this lasts, the position may be older than the change stream's retention: `status` says how old it is"
 

@@ -184,10 +184,9 @@ class BigtablePartitionStore:
             for number, answer in zip(unknown, again, strict=True):
                 answers[number] = answer
         _raise_first(answers, transient=False)
-        names = [one.partition.stream_range.id for one in progress]
-        lost = frozenset(name for name, kept in zip(names, answers, strict=True) if kept is False)
-        failed = {name: one for name, one in zip(names, answers, strict=True) if isinstance(one, TransientError)}
-        if failed:
+        of = {one.partition.stream_range.id: answer for one, answer in zip(progress, answers, strict=True)}
+        lost = frozenset(name for name, kept in of.items() if kept is False)
+        if failed := {name: error for name, error in of.items() if isinstance(error, TransientError)}:
             raise PartlySavedError(str(next(iter(failed.values()))), lost, failed.keys())
         return lost
 
@@ -393,7 +392,7 @@ class BigtablePartitionStore:
                 await self._tidy(self._rows.forget_reader(owner, presence.nonce))
 
     async def _tidy(self, deletion: Awaitable[Any]) -> None:
-        """Delete a row that nothing reads any more; the next reader that tends tries again what fails."""
+        """Delete a row that no reader needs; where that fails, the next reader that tends the table tries again."""
         try:
             await deletion
         except TransientError as error:

@@ -245,7 +245,7 @@ class Writing:
         trouble, lets the next newest of its keys be chosen. Some may have no answer yet when it returns that there is
         more to do. TransientError: some of it has to wait.
         """
-        self._leave_outdated(lists)
+        self._put_off_outdated(lists)
         tried: set[int] = set()
         turn: Sequence[ListWrites] = lists
         while turn:
@@ -264,12 +264,12 @@ class Writing:
                 raise one.failing
         return True
 
-    def _leave_outdated(self, lists: Iterable[ListWrites]) -> None:
-        """Leave what has waited so long that BigQuery may have forgotten a newer delete: redelivered, it is judged."""
+    def _put_off_outdated(self, lists: Iterable[ListWrites]) -> None:
+        """Put off what has waited so long that BigQuery may have forgotten a newer delete: its age is checked again."""
         for one in lists:
             before = one.changes.write_before
             if before is not None and self.clock.now() >= before and one.writable and not one.accepted.all():
-                why = "rows of a snapshot or a replay have waited until they may be too old: their next delivery shows"
+                why = "rows of a snapshot or a replay have waited for long: their age is checked when they come again"
                 self._in_trouble(one, TableTroubleError(f"table {one.table}: {why}"))
 
     def _ensure_all(self, lists: Sequence[ListWrites], tried: set[int]) -> None:

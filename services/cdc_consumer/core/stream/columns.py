@@ -64,7 +64,7 @@ _ROUNDS: Final = 4
 _NULL: Final = b"null"
 _LONGEST_SOURCE: Final = 500  # characters
 _MAY_WAIT: Final = timedelta(hours=1) // timedelta(microseconds=1)
-"""How long a row that was not too old when it was decoded may wait: of the two hours of margin of `SAFE_AGE`."""
+"""How much older than `SAFE_AGE` a row may become while it waits: half of the margin that `SAFE_AGE` has."""
 _AHEAD: Final = MOST_AHEAD // timedelta(microseconds=1)
 _NO_BOUND: Final = -(1 << 62)
 _BEHIND: Final = OLDEST_PUBLISHED // timedelta(microseconds=1)
@@ -102,7 +102,7 @@ class TableChanges:
     superseded: Superseded | None = None
     """Further changes, older than the rows of their keys; None if there are none."""
     write_before: Nanoseconds | None = None
-    """Until when they may be written: then an upsert among them that is not live is too old. None: there is none."""
+    """Until when they may be written: later, an upsert of a snapshot or replay among them is too old. None: always."""
 
 
 def with_superseded(changes: TableChanges) -> tuple[TableChanges, Sequence[Poison]]:
@@ -700,7 +700,7 @@ def too_old(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseco
 
 
 def _write_before(live: pa.Array, op: pa.Array, commit_micros: pa.Array, now: Nanoseconds) -> Nanoseconds | None:
-    """Return until when the upserts may be written that are not live, and are not too old by now."""
+    """Return until when those upserts may be written that are not live, and not too old yet; None: there are none."""
     new_enough = pc.greater_equal(commit_micros, oldest_safe(now))
     guarded = pc.and_(pc.and_(pc.equal(op, "UPSERT"), pc.invert(live)), new_enough)
     oldest = pc.min(commit_micros.filter(guarded).cast(pa.int64())).as_py()

@@ -297,8 +297,9 @@ class _Pace:
         """Return how long to wait before so many dead letters may go."""
         if self._rate is None:
             return timedelta(0)
-        is_known = self._due is not None and self._due - now <= self._ahead + _SECOND  # else the clock was set back
-        due = max(now, self._due) if self._due is not None and is_known else now
+        if self._due is None or self._due - now > self._ahead + _SECOND:  # the latter where the clock was set back
+            self._due = now
+        due = max(now, self._due)
         self._ahead = round(count / self._rate * _SECOND)
         self._due = Nanoseconds(due + self._ahead)
         return timedelta(microseconds=(due - now) / 1_000)

@@ -14,10 +14,10 @@ from services.dead_letter.web.console.visitors import Visitor, Visitors, check_f
 from services.dead_letter.web.refusals import REFUSED, RefusedError, as_refused
 
 _MOST_FIELDS: Final = 20
-_OF_EVERYBODY: Final = 64 * 1024
-"""Bytes of a form of somebody who is yet to sign in."""
+_BEFORE_SIGNING_IN: Final = 64 * 1024
+"""How many bytes a form may have whose visitor has not signed in."""
 _AT_A_TIME: Final = 64 * 1024
-"""Bytes that are unquoted together: `unquote_to_bytes` makes an object of each character that is quoted."""
+"""How many bytes are unquoted together: `unquote_to_bytes` makes an object for each character that is quoted."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -51,7 +51,7 @@ async def _guarded(request: Request, handler: Handler, visitors: Visitors, *, ev
     if not everybody:
         visitors.let_in(visitor, request.headers, only_reads=not writes)
     if writes:
-        body = await _bounded(request, _OF_EVERYBODY) if everybody else await request.body()
+        body = await _bounded(request, _BEFORE_SIGNING_IN) if everybody else await request.body()
         request.state.fields = fields = await run_in_threadpool(form_fields, body)
         check_form(visitor, fields)
     return await handler(request)

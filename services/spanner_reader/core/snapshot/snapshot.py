@@ -161,9 +161,9 @@ def by_run(ranges: Iterable[SnapshotRange]) -> Mapping[tuple[str, int], Sequence
 
 
 def is_kept_at_a_start(earlier: Sequence[SnapshotRange], at: Nanoseconds, now: Nanoseconds) -> bool:
-    """Return whether a stream that begins at a time needs no other snapshot of a table than there is.
+    """Return whether the snapshot of a table that is there is enough for a stream that begins ``at`` a time.
 
-    It was begun then or later, so nothing lies between; or a reader has claimed it, which began the stream.
+    It is if it reads the table at that time or later. It also is if a reader has its lease: a stream has begun then.
     """
     whole = whole_tables(earlier)
     if whole and min(one.first_read_at for one in whole) >= at:
@@ -175,7 +175,7 @@ def is_kept_at_a_start(earlier: Sequence[SnapshotRange], at: Nanoseconds, now: N
 
 
 def is_untouched(earlier: Sequence[SnapshotRange]) -> bool:
-    """Return whether a snapshot is asked for and nobody has claimed it."""
+    """Return whether a snapshot is asked for, and no reader has claimed any of it."""
     return len(earlier) == 1 and earlier[0].state is RangeState.REQUESTED and earlier[0].owner is None
 
 
