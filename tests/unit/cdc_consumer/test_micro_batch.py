@@ -206,16 +206,25 @@ def test_dead_letters_that_cannot_be_kept_leave_their_messages_unacked(world: Wo
     assert world.leases.released == ["a0", "a1"]
 
 
-def test_a_right_that_is_missing_for_dead_letters_ends_the_process_and_holds_up_no_other_message(world: World) -> None:
+def test_while_dead_letters_may_not_be_kept_their_messages_wait_and_no_others(world: World) -> None:
     def refuse(_dead_letters: object) -> None:
-        raise MisconfiguredError("pubsub-refused", "publish dead letters: PERMISSION_DENIED")
+        raise MisconfiguredError("pubsub-refused", "publish dead letters: PERMISSION_DENIED: grant a role")
 
-    world.dead_letters.keep = refuse  # type: ignore[assignment,method-assign]
-    with pytest.raises(MisconfiguredError):
-        world.apply(a_message(data=b"garbage"), a_message(a_change(1), header=AIRPORTS))
+    kept, world.dead_letters.keep = world.dead_letters.keep, refuse  # type: ignore[assignment,method-assign]
+    messages = a_message(data=b"garbage"), a_message(a_change(1), header=AIRPORTS)
+    with capture_logs() as logs:
+        counts = world.apply(*messages, a_message(a_change(1, seats="many")))
 
     assert (world.leases.acked, world.leases.released) == (["a1"], [])
-    assert world.effects.done[-1] == "defer 1"
+    assert (list(world.leases.deferred_for), counts.deferred) == (["a0", "a2"], 2)
+    assert (counts.dead_letters, list(counts.tables_in_trouble)) == ({}, ["planes"])
+    assert "its dead letters are not kept" in counts.tables["planes"].deferred
+    (line,) = [one for one in logs if one["event"] == "dead_letters_not_kept"]
+    assert (line["dead_letters"], "grant a role" in line["error"]) == (2, True)
+    assert world.tables.dead_letters == {}
+
+    world.dead_letters.keep = kept  # type: ignore[method-assign]
+    assert world.apply(*messages).dead_letters == {"undecodable": 1}
 
 
 def test_what_was_acked_is_not_released_when_something_fails_later(world: World) -> None:

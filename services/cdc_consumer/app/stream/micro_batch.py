@@ -134,7 +134,7 @@ class _Task:
         self._clock = writing.clock
         self._dead_letters: Counter[str] = Counter()
         self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
-        self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
+        self._unnoted: dict[str, str] = {}  # tables whose dead letters are not kept, or not noted on them, and why
         self._of_unnoted: set[int] = set()  # the messages of those dead letters
         self._deliveries = np.maximum(messages["delivery_attempt"].fill_null(0).to_numpy(), 1)
         self._lists: Sequence[ListWrites] = ()
@@ -210,10 +210,9 @@ class _Task:
         self._dead_letter_limit.judge(seen)
         try:
             self._keep_dead_letters(poison)
-        except MisconfiguredError:  # it ends the process, but holds up no message without a dead letter
-            self._ack(done - {each.message for each in poison})
-            raise
-        self._note_dead_letters(poison)
+            self._note_dead_letters(poison)
+        except MisconfiguredError as error:
+            self._defer_poison(poison, error)
         if not done.isdisjoint(self._of_unnoted):
             done -= self._of_unnoted
             seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
@@ -260,6 +259,14 @@ class _Task:
         self._dead_letters += reasons
         structlog.get_logger().warning("records_dead_lettered", reasons=dict(reasons), first=dead_letters[0].identity)
 
+    def _defer_poison(self, poison: Sequence[Poison], why: MisconfiguredError) -> None:
+        """Let the messages of dead letters that may not be kept wait: no other message has to."""
+        fix = "until the dead-letter topic takes them, these messages come again: roles/pubsub.publisher on it is needed"
+        structlog.get_logger().error("dead_letters_not_kept", dead_letters=len(poison), error=str(why), fix=fix)
+        self._of_unnoted.update(each.message for each in poison)
+        for name, dataset in mirrors_of(poison, self._ordering_key, self._memory.plan):
+            self._unnoted[_identity(name, dataset)] = f"its dead letters are not kept: {why}"
+
     def _note_dead_letters(self, poison: Sequence[Poison]) -> None:
         """Let the mirrors say that they lack these; the messages of one that cannot are deferred with this task's rest.
 
@@ -270,8 +277,7 @@ class _Task:
         for (name, dataset), messages in sorted(mirrors.items()):
             why = note_dead_letters(self._ports.tables, (name, dataset), self._clock.now())
             if why:
-                identity = f"{dataset}.{name}" if dataset else name
-                self._unnoted[identity] = f"its dead letters could not be noted on it: {why}"
+                self._unnoted[_identity(name, dataset)] = f"its dead letters could not be noted on it: {why}"
                 self._of_unnoted.update(messages)
 
     def _ordering_key(self, message: int) -> str:
@@ -349,6 +355,10 @@ class _Task:
             max_commit_timestamp=max(latest, default=None),
             heartbeats=self._decoded.heartbeats,
         )
+
+
+def _identity(name: str, dataset: str) -> str:
+    return f"{dataset}.{name}" if dataset else name
 
 
 def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:
