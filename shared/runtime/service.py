@@ -1,6 +1,9 @@
 """How a service begins and ends: what its logs say first and last, and the exit code."""
 
+import errno
 import importlib.metadata
+import os
+import select
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, TypeVar
@@ -36,6 +39,8 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
     name_emulators(environ)
     try:
         code = run()
+        if typed:
+            sys.stdout.flush()
     except MisconfiguredError as error:
         if typed:
             complain(str(error))
@@ -43,13 +48,30 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
             misconfigured(error)
             keep_last_error(service, error.code, environ)
         return MISCONFIGURED
-    except Exception:
+    except Exception as error:
+        if typed and isinstance(error, OSError) and _is_output_lost(error):
+            return 1
         if not typed:
             keep_last_error(service, FAILED, environ)
         raise
     if code == 1 and not typed:
         keep_last_error(service, FAILED, environ)
     return code
+
+
+def _is_output_lost(error: OSError) -> bool:
+    """Return whether what a command printed could not be written, and say so unless its reader has ended (`head`)."""
+    reader = select.poll()
+    reader.register(sys.stdout, 0)  # a pipe that nothing reads is reported in any case
+    if error.errno == errno.EPIPE and not reader.poll(0):
+        return False
+    if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+        return False
+    if error.errno == errno.ENOSPC:
+        complain(f"standard output is not whole: {error.strerror}: free some space, and run the command again")
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123  Python flushes standard output once more when it ends
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return True
 
 
 def complain(error: str) -> None:

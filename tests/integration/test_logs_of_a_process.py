@@ -87,3 +87,39 @@ def test_every_log_line_of_a_process_is_json_with_a_severity() -> None:
         trace = logs[line]["exception"].splitlines()
         assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", f"ValueError: {words}")
     assert logs[7]["logging.googleapis.com/sourceLocation"]["function"] == "fail"
+
+
+PRINTS = """
+import os, sys
+from shared.runtime.service import run_as
+
+def command():
+    for _ in range(100):
+        sys.stdout.write("a line\\n" * {lines})
+    return 0
+
+sys.exit(run_as("some_service", command, os.environ, typed=True))
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])
+@pytest.mark.parametrize(
+    ("shell", "said"),
+    [
+        ('"$@" | true; exit ${PIPESTATUS[0]}', ""),
+        ('"$@" > /dev/full', "error: standard output is not whole: No space left on device: free some space, and run "),
+    ],
+)
+def test_a_command_whose_output_is_cut_off_ends_with_1_and_no_traceback(shell: str, said: str, lines: int) -> None:
+    environment = {**child_environment(os.environ), "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-c", PRINTS.format(lines=lines)]
+    ran = subprocess.run(
+        ["bash", "-c", shell, "bash", *program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert (ran.returncode, ran.stderr[: len(said)], ran.stderr.count("\n")) == (1, said, bool(said))
