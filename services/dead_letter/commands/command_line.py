@@ -10,6 +10,8 @@ from services.dead_letter.app.replay.replay import DEFAULT_RATE
 from services.dead_letter.commands.filters import SelectingCommand
 from shared.runtime.commands import CommandLine, DoctorCommand, Json
 
+_MOST: Final = 1_000_000  # a list is made in memory
+
 Values = Annotated[bool, typer.Option("--values", help="Show the values of rows. It is written into the trail.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter: needed where nothing else selects any.")]
 
@@ -38,7 +40,7 @@ class ListCommand(SelectingCommand):
       {program} list --state any --json
     """
 
-    limit: Annotated[int, typer.Option(min=1, help="Dead letters to show.")] = 50
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Dead letters to show.")] = 50
     after: Annotated[str | None, typer.Option(help="Go on behind a page: its `after`.")] = None
     json: Json = False
 
@@ -76,7 +78,7 @@ class GroupsCommand(SelectingCommand):
       {program} groups --since 1d --json
     """
 
-    limit: Annotated[int, typer.Option(min=1, help="Groups to show.")] = 50
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Groups to show.")] = 50
     json: Json = False
 
 

@@ -69,6 +69,7 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["list", "--sequence-from", "xyz"], "change sequence"),
         (["list", "--reason", "bad"], "'bad' is not one of 'undecodable'"),
         (["list", "--after", "nonsense"], "--after"),
+        (["list", "--limit", "9" * 20], "less than or equal to 1000000"),
         (["replay", "--execute"], "--all"),
         (["discard", "--why", "w"], "--all"),
         (["discard", "--state", "open", "--why", "w"], "--all"),
