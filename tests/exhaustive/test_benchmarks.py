@@ -29,6 +29,7 @@ PROMISED = {
     "keys.160000.cpu",
     "start.first_change",
     "reader.records_per_cpu_second",
+    "reader.unordered.records_per_cpu_second",
     "completion.cpu_per_change",
     "completion.published_p50_at_100",
     "completion.published_p99_at_100",
