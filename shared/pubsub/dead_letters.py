@@ -1,13 +1,15 @@
 """Dead letters on their way to the dead-letter topic: kept means confirmed, and only then may a message be acked."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
 import grpc
 
 from shared.contracts.dead_letter import PREFIX, DeadLetter, to_attributes
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.outage import Outage
 from shared.pubsub.publish_requests import publish_requests
@@ -57,8 +59,25 @@ class DeadLetterPublisher:
                     self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
 
 
+class DeadLettersRefusedError(TransientError):
+    """The dead-letter topic takes no dead letters until someone acts; the message names what to do."""
+
+    fix = "until the dead-letter topic takes its dead letters, what they were made of waits, and nothing else"
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    try:
+        yield
+    except MisconfiguredError as error:
+        raise DeadLettersRefusedError(str(error)) from error
+
+
 class AsyncDeadLetterPublisher:
-    """The same in an event loop; ``kept`` is called with the number of dead letters that are."""
+    """The same in an event loop; ``kept`` is called with the dead letters that are.
+
+    ``waits``: what the topic refuses is tried again, too, for a service has other records to go on with.
+    """
 
     def __init__(
         self,
@@ -67,8 +86,11 @@ class AsyncDeadLetterPublisher:
         stop: Stop,
         kept: Callable[[Sequence[DeadLetter]], None] = lambda _dead_letters: None,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        waits: bool = False,
     ) -> None:
         self._kept = kept
+        self._waiting = _waiting if waits else nullcontext
         self._outage = Outage(topic, monotonic)
         self._publish = publish_stub(channel)
         self._topic = topic
@@ -76,9 +98,10 @@ class AsyncDeadLetterPublisher:
 
     async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed by the dead-letter topic."""
+        call = f"publish dead letters to {self._topic}"
         for request in publish_requests(self._topic, map(dead_letter_message, dead_letters)):
             async for attempt in retrying_async(self._stop):
-                with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):
+                with attempt, self._outage.attempt(), self._waiting(), pubsub_errors(call):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         self._kept(dead_letters)
 

@@ -60,7 +60,8 @@ class ReaderTopic:
         options = replace(self._options(), outstanding_bytes=outstanding_bytes, last_chance=_LAST_CHANCE)
         hooks = PublisherHooks(confirmed=metrics.confirmed, took=metrics.took)
         async with self._channels() as channels:
-            dead_letters = AsyncDeadLetterPublisher(channels[0], self._dead_letter_topic, stop, kept=metrics.kept)
+            to = self._dead_letter_topic
+            dead_letters = AsyncDeadLetterPublisher(channels[0], to, stop, kept=metrics.kept, waits=True)
             publisher = BatchPublisher(channels, self._topic, dead_letters, stop, options, hooks)
             health.not_ready_while(publisher.why_not_ready)
             yield publisher, dead_letters

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import from_message
@@ -19,7 +20,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import MAX_OUTSTANDING_AGE
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
-from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher, DeadLettersRefusedError
 from shared.pubsub.outage import NOT_READY_AFTER
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
@@ -41,7 +42,9 @@ class World:
         self.dead_letters = FakeAsyncChannel()
         dead_letters: Any = self.dead_letters  # duck-typed: a stub is all that is asked of a channel
         monotonic = options.get("monotonic", time.monotonic)
-        keeper = AsyncDeadLetterPublisher(dead_letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
+        waits = options.pop("waits", False)
+        topic = "projects/p/topics/dead"
+        keeper = AsyncDeadLetterPublisher(dead_letters, topic, self.stop, monotonic=monotonic, waits=waits)
         hooks = {name: options.pop(name) for name in ("clock", "monotonic", "confirmed", "took") if name in options}
         self.publisher = BatchPublisher(
             self.channel,
@@ -408,6 +411,22 @@ async def test_oversized_changes_that_wait_for_their_dead_letters_take_room_from
         assert not waiting.done()
         world.dead_letters.open.set()
         await (await waiting)
+
+
+async def test_of_a_service_a_dead_letter_that_is_refused_waits_and_no_other_change() -> None:
+    world = World(waits=True)
+    world.dead_letters.failures = [grpc.StatusCode.PERMISSION_DENIED] * 6
+    async with world.publisher:
+        with capture_logs() as logs:
+            too_large = await world.publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
+            await (await world.publish("planes/3", 1))
+            assert not too_large.done()
+            await too_large
+
+    retried = [line for line in logs if line["event"] == "call_retried"]
+    assert len(retried) == 6
+    assert "roles/pubsub.publisher" in retried[0]["error"]
+    assert [line["fix"] for line in retried if "fix" in line] == [DeadLettersRefusedError.fix]
 
 
 async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:

@@ -261,7 +261,7 @@ class _Task:
 
     def _defer_poison(self, poison: Sequence[Poison], why: MisconfiguredError) -> None:
         """Let the messages of dead letters that may not be kept wait: no other message has to."""
-        fix = "until the dead-letter topic takes them, these messages come again: roles/pubsub.publisher on it is needed"
+        fix = "do what the error names: until then the messages of these dead letters come again"
         structlog.get_logger().error("dead_letters_not_kept", dead_letters=len(poison), error=str(why), fix=fix)
         self._of_unnoted.update(each.message for each in poison)
         for name, dataset in mirrors_of(poison, self._ordering_key, self._memory.plan):
