@@ -57,9 +57,6 @@ class ReaderMetrics:
         self._leases_lost = counter(
             "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
         )
-        self._loses = gauge(
-            "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
-        )
         self._resync = gauge(
             "millrace_reader_tables_pending_resync",
             "Tables that are pending resync, by what changed their data without change records.",
@@ -92,10 +89,6 @@ class ReaderMetrics:
         """Show for how long the stream keeps what is not read yet, and for how long still the oldest of it."""
         self._retention.set(retention.total_seconds())
         self.backlog.stream_keeps(left)
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-        self._loses.set(1)
 
     def _reached(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

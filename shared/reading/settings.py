@@ -75,12 +75,16 @@ class ReaderSettings:
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
     check_subscriptions_every: timedelta = setting(
-        "how often the topic's subscriptions are inspected", default=timedelta(minutes=2), least=timedelta(seconds=1)
+        "how often the topic's subscriptions are inspected",
+        default=timedelta(minutes=2),
+        least=timedelta(seconds=1),
+        most=timedelta(minutes=10),
     )
     topic_heartbeat_every: timedelta = setting(
         "how often a reader publishes how far it is, so that the consumer notices one that stopped",
         default=timedelta(minutes=1),
         least=timedelta(seconds=1),
+        most=timedelta(minutes=5),
     )
     monitoring_url: str | None = setting(
         "where Cloud Monitoring answers what waits in the topic's subscriptions; Google's, and none beside an emulator",

@@ -26,22 +26,20 @@ class TopicWatch:
         check: Callable[[], Awaitable[None]],
         every: timedelta,
         reached: Callable[[], Nanoseconds | None],
-        loses: Callable[[], None],
         *,
         new_start: str,
         lost: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``check`` raises MisconfiguredError where messages may be lost, MessagesLostError where they are.
 
-        ``reached`` returns the low watermark, ``loses`` shows what was found, and ``new_start`` is the setting whose
-        value has to change for a new start. ``lost`` records durably that messages were lost, for the next start.
+        ``reached`` returns the low watermark, and ``new_start`` is the setting whose value has to change for a new
+        start. ``lost`` records durably that messages were lost, for the next start.
         """
         self.is_durable = True
         """Whether what Pub/Sub has confirmed is kept; False from the first check on that finds otherwise."""
         self._check = check
         self._every = every
         self._reached = reached
-        self._loses = loses
         self._new_start = new_start
         self._lost = lost
         self._sure_until: Nanoseconds | None = None
@@ -59,7 +57,6 @@ class TopicWatch:
             except MisconfiguredError as error:
                 # From here on nothing that Pub/Sub confirms counts: it may have been discarded.
                 self.is_durable = False
-                self._loses()
                 self._log.error("topic_loses_messages", error=str(error))
                 request_resync = self._lost if isinstance(error, MessagesLostError) else None
                 if request_resync is not None:

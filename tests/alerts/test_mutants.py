@@ -17,6 +17,7 @@ _OLDER: Final = "a process that was seen last before the hour has counted nothin
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
     ("MillraceDeadLettersNotStored", "number 0: 1h to 10h"): _OLDER,
     ("MillraceDeadLettersNotStored", "number 2: 1h to 10h"): _OLDER,
+    ("MillraceServiceRestarts", "number 1: 30m to 300m"): "a process that was seen last before them has no changes",
 }
 """Mutants that no case can tell from the rule, by alert and change, and why."""
 

@@ -51,7 +51,6 @@ async def test_what_the_topic_has_lost_requests_a_resync_of_the_table_before_the
     with pytest.raises(MisconfiguredError, match="would lose messages"):
         await reader.task
     assert world.resync_kinds == [BigtableResyncKind.TOPIC_LOST]
-    assert world.metrics.value("reader_topic_unretained") == 1
 
 
 async def test_a_profile_that_comes_to_allow_no_condition_requests_a_resync_of_the_table_once_it_routes_back() -> None:

@@ -5,7 +5,11 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "millrace.name" -}}
-{{ printf "%s-%s" .root.Release.Name .component | replace "_" "-" | trunc 46 | trimSuffix "-" }}
+{{- $name := printf "%s-%s" .root.Release.Name .component | replace "_" "-" }}
+{{- if gt (len $name) 46 }}
+{{- $name = printf "%s-%s" ($name | trunc 37 | trimSuffix "-") (sha256sum $name | trunc 8) }}
+{{- end }}
+{{- $name }}
 {{- end }}
 
 {{- define "millrace.image" -}}

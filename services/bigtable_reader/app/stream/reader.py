@@ -132,7 +132,6 @@ class BigtableReader:
             output.subscriptions.check,
             options.recheck,
             self._stalls.reached,
-            metrics.topic_loses,
             new_start="CHANGE_STREAM_NAME",
             lost=None
             if resync_requests is None

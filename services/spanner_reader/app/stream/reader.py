@@ -147,7 +147,6 @@ class SpannerReader:
             output.subscriptions.check,
             options.recheck,
             lambda: self._low_watermark,
-            metrics.topic_loses,
             new_start="PARTITION_TABLE",
             lost=self._request_resyncs,
         )
