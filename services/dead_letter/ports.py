@@ -64,8 +64,11 @@ class DeadLetterStore(Protocol):
         remembered of it.
         """
 
-    def change_pipeline(self, new: Pipeline) -> Pipeline:
-        """Remember another subscription or topic from now on, what ``new`` has of them; return what is known then."""
+    def change_pipeline(self, new: Pipeline, now: Nanoseconds) -> Pipeline:
+        """Remember another subscription or topic from now on, what ``new`` has of them; return what is known then.
+
+        MisconfiguredError for another topic while a replay has claims: it would go on with the former one.
+        """
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         """Remember dead letters; return when they are durable.

@@ -4,11 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from services.dead_letter.app.replay.replay import LEASE
+from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, ReplayId
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
+from tests.unit.dead_letter.dead_letters import NOW, a_dead_letter
 
 OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")
+REPLAY = ReplayId("r")
 THEIRS = Pipeline(subscription="projects/p/subscriptions/theirs", topic="projects/p/topics/theirs")
 
 
@@ -74,7 +79,21 @@ def test_of_several_that_come_at_once_one_is_the_first(store: DeadLetterStore) -
 def test_it_is_changed_on_purpose_part_by_part(store: DeadLetterStore) -> None:
     store.join(OURS)
     half = Pipeline(subscription=OURS.subscription, topic=THEIRS.topic)
-    assert store.change_pipeline(Pipeline(topic=THEIRS.topic)) == half
+    assert store.change_pipeline(Pipeline(topic=THEIRS.topic), NOW) == half
     assert store.join(half) == half
-    assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription)) == THEIRS
+    assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription), NOW) == THEIRS
     assert store.pipeline() == THEIRS
+
+
+def test_no_other_topic_while_a_replay_has_claims(store: DeadLetterStore) -> None:
+    one = a_dead_letter()
+    store.join(OURS)
+    store.keep([Arrival(dead_letter=one, message_id="1")], NOW)
+    with store.living(REPLAY):
+        store.claim([DeadLetterId(one.identity)], REPLAY, NOW, LEASE)
+        with pytest.raises(MisconfiguredError, match=r"under way \(1 dead letters .* nothing was changed"):
+            store.change_pipeline(THEIRS, NOW)
+        assert store.pipeline() == OURS
+        assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription), NOW).topic == OURS.topic
+        over = Nanoseconds(NOW + nanoseconds(LEASE))
+        assert store.change_pipeline(THEIRS, over) == THEIRS, "its claims have run out"

@@ -28,7 +28,7 @@ from services.dead_letter.core.dead_letters import (
     TrailEntry,
 )
 from services.dead_letter.core.groups import group_of, normalised
-from services.dead_letter.core.pipeline import Pipeline, joined
+from services.dead_letter.core.pipeline import Pipeline, joined, refuse_while_replayed
 from services.dead_letter.core.selection import Selection, sequence_order
 from services.dead_letter.ports import DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
@@ -87,9 +87,11 @@ class FakeDeadLetterStore:
             self._pipeline = joined(self._pipeline, mine)
         return self._pipeline
 
-    def change_pipeline(self, new: Pipeline) -> Pipeline:
+    def change_pipeline(self, new: Pipeline, now: Nanoseconds) -> Pipeline:
         """Remember another subscription or topic from now on."""
         with self._lock:
+            if new.topic is not None:
+                refuse_while_replayed(sum(one.is_claimed(now) for one in self._dead_letters.values()))
             self._pipeline = self._pipeline.with_new(new)
             return self._pipeline
 

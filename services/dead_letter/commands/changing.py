@@ -52,7 +52,9 @@ def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
     """Show of which pipeline the dead letters are, or change it."""
     with tools.store() as store:
         new = tools.pipeline(command.subscription, command.topic)
-        known = store.change_pipeline(new) if command.subscription or command.topic else store.pipeline()
+        known = (
+            store.change_pipeline(new, tools.clock.now()) if command.subscription or command.topic else store.pipeline()
+        )
     if command.json:
         print_document({"subscription": known.subscription, "topic": known.topic})
         return

@@ -47,6 +47,16 @@ def joined(known: Pipeline, mine: Pipeline) -> Pipeline:
     return mine.with_new(known)
 
 
+def refuse_while_replayed(claimed: int) -> None:
+    """Raise MisconfiguredError where so many dead letters are claimed by replays, which go to the topic that is."""
+    if claimed:
+        raise MisconfiguredError(
+            "replay-under-way",
+            f"a replay is under way ({claimed} dead letters are claimed), and would go on to the former topic: nothing "
+            "was changed. Wait until it has ended (ten minutes, if it was killed), or stop it, and then do this again",
+        )
+
+
 def _differ(known: str | None, mine: str | None) -> bool:
     return known is not None and mine is not None and known != mine
 

@@ -1,5 +1,7 @@
 """A store is of one pipeline: what another one's replay is told, and how it becomes another's on purpose."""
 
+from typing import Any
+
 import pytest
 
 from services.dead_letter.commands.app import WRONG
@@ -8,6 +10,7 @@ from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.wiring.connections import pipeline_named
 from shared.contracts.errors import MisconfiguredError
+from tests.builders import a_change
 from tests.unit.dead_letter.dead_letters import a_dead_letter
 from tests.worlds.replaying import Shell
 
@@ -42,6 +45,31 @@ def test_a_replay_to_another_topic_sends_nothing_and_reports_both_and_the_fix(sh
     assert shell.run("pipeline", "--topic", STAGING) == 0
     assert shell.run("replay", "--all", "--execute") == 0
     assert len(shell.world.publisher.published) == 1
+
+
+def test_a_topic_that_is_changed_between_two_chunks_of_a_replay_gets_nothing_more(shell: Shell) -> None:
+    shell.world.keep(*(a_dead_letter(a_change(n)) for n in range(1_200)))
+    claim, new, refused = shell.world.store.claim, Pipeline(topic=STAGING), []
+
+    def change() -> None:
+        try:
+            shell.world.store.change_pipeline(new, shell.world.clock.now())
+        except MisconfiguredError as error:
+            refused.append(error.code)
+
+    def claim_after_a_change(*arguments: Any) -> Any:
+        change()
+        return claim(*arguments)
+
+    shell.world.publisher.then = lambda _some: change()  # while its claims last
+    assert shell.run("replay", "--all", "--execute", "--limit", "1") == 0
+    assert refused == ["replay-under-way"]
+
+    shell.world.store.claim = claim_after_a_change  # type: ignore[assignment,method-assign]
+    assert shell.run("replay", "--all", "--execute") == WRONG
+    assert f"replayed to {STAGING}" in shell.err
+    assert len(shell.world.publisher.published) == 1
+    assert shell.world.states() == {State.OPEN: 1_199, State.REPLAYED: 1}
 
 
 def test_what_is_known_is_shown_and_changed_one_by_one(shell: Shell) -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from services.dead_letter.adapters.store import store_arrivals
@@ -34,7 +34,7 @@ from services.dead_letter.core.dead_letters import (
     State,
     StoredDeadLetter,
 )
-from services.dead_letter.core.pipeline import Pipeline, joined
+from services.dead_letter.core.pipeline import Pipeline, joined, refuse_while_replayed
 from services.dead_letter.ports import Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
@@ -67,9 +67,13 @@ class SqlDeadLetterStore(DeadLetterQueries):
                 connection.execute(_upsert(connection).values(row).on_conflict_do_nothing(index_elements=["part"]))
             return joined(_known(connection), mine)
 
-    def change_pipeline(self, new: Pipeline) -> Pipeline:
+    def change_pipeline(self, new: Pipeline, now: Nanoseconds) -> Pipeline:
         """Remember another subscription or topic from now on."""
+        self.release_dead()
+        claims = select(func.count()).where(_c.claimed_by.is_not(None), _c.claimed_until > now)
         with self._database.writing() as connection:
+            if new.topic is not None:
+                refuse_while_replayed(connection.execute(claims).scalar_one())
             for row in _parts(new):
                 upsert = _upsert(connection).values(row)
                 connection.execute(upsert.on_conflict_do_update(index_elements=["part"], set_={"name": row["name"]}))

@@ -161,9 +161,7 @@ class Replay:
         if not order.execute:
             self._go_through(order, outcome, report)
             return outcome
-        publisher = self._publisher
-        assert publisher is not None, "nothing can be executed"
-        self._retried(lambda: self._store.join(Pipeline(topic=publisher.topic)))
+        self._join()
         with self._store.living(outcome.replay):
             try:
                 self._retried(self._store.release_dead)
@@ -246,6 +244,7 @@ class Replay:
         if not dead_letters:
             return [], now
         got = set(self._retried(lambda: self._store.claim(_ids(dead_letters), outcome.replay, now, LEASE)))
+        self._join()  # the topic may have been changed until now, and cannot be while something is claimed
         if lost := len(dead_letters) - len(got):
             outcome.verdicts[Verdict.SEND] -= lost
             outcome.verdicts[Verdict.CLAIMED] += lost
@@ -266,6 +265,11 @@ class Replay:
         self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
         outcome.sent += len(chunk)
         failures.were_sent(chunk, self._clock.now())
+
+    def _join(self) -> None:
+        publisher = self._publisher
+        assert publisher is not None, "nothing can be executed"
+        self._retried(lambda: self._store.join(Pipeline(topic=publisher.topic)))
 
     def _check_failures(self, failures: ReplayFailures, outcome: Outcome, *, at_once: bool = False) -> None:
         outcome.failing = self._retried(lambda: failures.check(self._clock.now(), at_once=at_once))
