@@ -209,6 +209,8 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_later_snapshot_and_the_deleti
     done = completed(again, beyond)
     assert done is not None
     assert [too_early(done, announced_by) for announced_by in (6, 7)] == [True, False]
+    earlier = without_missing_rows(done, beyond - 1)
+    assert earlier == {**done, MISSING_ROWS_DELETED: str(beyond - 1)}, "what went between the two is left"
     healed = without_missing_rows(done, beyond)
     assert healed is not None
     assert {name for name, value in healed.items() if value is None} == {NEEDS_RESYNC, LEFT_OUT_UNTIL}

@@ -219,12 +219,13 @@ def too_early(labels: Mapping[str, str], announced_by: int) -> bool:
 def without_missing_rows(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
     """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
 
-    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since.
+    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since. Not if
+    it is complete since a later time: what went at the source between the two is left.
     """
     changed: dict[str, str | None] = dict(labels)
     if since > label_time(labels, MISSING_ROWS_DELETED):
         changed[MISSING_ROWS_DELETED] = str(since)
-    if labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and since <= label_time(labels, COMPLETE_SINCE):
+    if labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and since == label_time(labels, COMPLETE_SINCE):
         changed |= dict.fromkeys({NEEDS_RESYNC, LEFT_OUT_UNTIL} & labels.keys())  # which takes the labels off
     return changed if changed != dict(labels) else None
 
