@@ -105,8 +105,14 @@ class SpannerSourceRows:
                             yield batch
                         reading.rows += len(rows)
                         after, renewed = reading.maker.key_text(rows[-1]), False
-                        rows = await anext(some, None)
-                over = True
+                        try:
+                            rows = await anext(some, None)
+                        except TransientError as error:  # it goes on behind the last row
+                            log = structlog.get_logger()
+                            log.warning("rows_read_interrupted", table=request.table, error=str(error))
+                            break
+                    else:
+                        over = True
             except NotReadableError:
                 if renewed:
                     raise
@@ -115,8 +121,6 @@ class SpannerSourceRows:
                 if later.maker.header != reading.maker.header:
                     raise TransientError(f"table {request.table} was altered while it was read") from None
                 reading = replace(later, rows=reading.rows)
-            except TransientError as error:  # it goes on behind the last row
-                structlog.get_logger().warning("rows_read_interrupted", table=request.table, error=str(error))
         yield reading.done(first)
 
     async def read_keys(self, request: ReadKeys) -> AsyncGenerator[bytes | Done, None]:

@@ -5,8 +5,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+import tenacity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,6 +115,18 @@ def test_all_rows_come_once_as_they_are_at_one_time_whatever_breaks(rows: dict[i
     assert {batch.header.origin for batch in batches} == {"snapshot"}
     sequences = {sequence for batch in batches for sequence in batch.sequence}
     assert sequences <= {done.sequence}
+
+
+async def test_a_read_ends_when_no_row_has_come_for_as_long_as_a_call_is_retried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(breaks=[1, *[0] * 1_000])
+    for key in range(5):
+        world.write(key, "a")
+    monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=asyncio.get_running_loop().time))
+
+    with pytest.raises(TransientError, match="UNAVAILABLE"):
+        await world.read()
 
 
 async def test_rows_are_read_as_they_were_at_a_time_and_a_time_that_is_forgotten_is_refused() -> None:

@@ -219,8 +219,8 @@ def too_early(labels: Mapping[str, str], announced_by: int) -> bool:
 def without_missing_rows(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
     """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
 
-    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since. Not if
-    it is complete since a later time: what went at the source between the two is left.
+    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since. Not
+    if it is complete since a later time: what went at the source between the two is left.
     """
     changed: dict[str, str | None] = dict(labels)
     if since > label_time(labels, MISSING_ROWS_DELETED):
