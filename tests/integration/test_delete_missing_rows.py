@@ -2,12 +2,14 @@
 
 import io
 import json
+import signal
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +27,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, disk_row_buffer
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
+from services.cdc_consumer.app.delete_missing_rows import deletion
 from services.cdc_consumer.commands.command_line import DeleteMissingRowsCommand
 from services.cdc_consumer.core.delete_missing_rows.deletion import deletions
 from services.cdc_consumer.core.schema.destinations import Plan
@@ -32,6 +35,7 @@ from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import RECREATED
 from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring.commands import command
 from services.cdc_consumer.wiring.delete_missing_rows import delete_missing_rows_command, deleting
 from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change
@@ -286,3 +290,24 @@ def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
 
     assert repr(stand_in.run(theirs)) == repr(before), "repr, for NaN is not equal to itself"
     assert stand_in.run("SELECT COUNTIF(_millrace_deleted) FROM every") == [(3,)]
+
+
+def test_a_command_that_is_stopped_says_how_far_it_came_and_ends_with_1(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append, appended = AppendStreams.append, []
+
+    def stopped_after_the_second(self: AppendStreams, *arguments: Any) -> Any:
+        found = append(self, *arguments)
+        appended.append(found.refused())
+        if len(appended) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(deletion, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(AppendStreams, "append", stopped_after_the_second)
+    words = ["delete-missing-rows", "Things", "--before", shown(T), "--execute", "--source", SOURCE]
+
+    assert command(words, mirror.environment()) == 1
+    assert f"asked to stop when 2 of {len(GONE)} rows were deleted: run it again" in capsys.readouterr().err
+    assert len(mirror.keys(f"Id IN ({', '.join(map(str, GONE))})")) == len(GONE) - 2

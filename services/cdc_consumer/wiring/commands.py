@@ -30,7 +30,7 @@ from shared.pubsub.topology import PubsubTopology, create_topology, forwarding_r
 from shared.runtime.answers import print_answer
 from shared.runtime.commands import DoctorCommand
 from shared.runtime.logs import configure_logs
-from shared.runtime.service import command_settings, complain, stopped
+from shared.runtime.service import command_settings, complain
 from shared.runtime.stop import Stop, stop_on_signals
 
 FAILED: Final = 1
@@ -59,10 +59,9 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                     topology, emulated = set_up(settings, stop), settings.pubsub_emulator_host is not None
                     print_topology(topology, sys.stdout, emulated=emulated, as_json=as_json)
         except (TransientError, ConnectionError) as error:
-            if not stop.requested:
-                complain(str(error) or type(error).__name__)
-                return FAILED
-    stopped()
+            why = str(error) or type(error).__name__
+            complain(f"stopped before the end: {why}" if stop.requested else why)
+            return FAILED
     return 0
 
 
