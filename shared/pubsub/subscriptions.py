@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import stoppable_channel
-from shared.pubsub.topology import check_topic
+from shared.pubsub.topology import Progressed, check_topic
 from shared.runtime.stop import Stop
 
 
@@ -38,16 +38,16 @@ class TopicSubscriptions:
             stop.request()  # the thread is not waited for by who cancelled, but by the end of the loop
             raise
 
-    def check_now(self, stop: Stop) -> None:
-        """Do the same, where there is no event loop yet."""
-        self._check(stop)
+    def check_now(self, stop: Stop, progressed: Progressed = None) -> None:
+        """Do the same, where there is no event loop yet; with ``progressed`` until Pub/Sub has answered."""
+        self._check(stop, progressed)
 
-    def _check(self, stop: Stop) -> None:
+    def _check(self, stop: Stop, progressed: Progressed = None) -> None:
         with stoppable_channel(self._emulator_host, stop) as channel:
             for topic in self._topics:
                 needed = self._subscription if topic == self._topics[0] else None
                 try:
-                    check_topic(channel, topic, self._keep_messages_for, stop, needed)
+                    check_topic(channel, topic, self._keep_messages_for, stop, needed, progressed=progressed)
                 except MessagesLostError as error:
                     if topic == self._topics[0]:
                         raise

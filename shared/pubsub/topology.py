@@ -36,6 +36,8 @@ _RETRY_BUDGET: Final = timedelta(seconds=30)
 _TIMEOUT: Final = 10.0
 
 T = TypeVar("T")
+Progressed = Callable[[], None] | None
+"""What a service that starts calls at each attempt: it waits for Pub/Sub as long as that takes. A command does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +145,15 @@ def check_topic(
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
     stop: Stop | None = None,
     subscription: str | None = None,
+    *,
+    progressed: Progressed = None,
 ) -> None:
     """Refuse a topic unless a subscription of it takes every message, keeps it as long as asked and never expires.
 
     ``subscription``: the one that has to; None: any one is enough. MessagesLostError where none takes every message, as
     far as this identity can see.
     """
-    pubsub = _Pubsub(channel, stop or Stop())
+    pubsub = _Pubsub(channel, stop or Stop(), progressed)
     lacking: list[str] = []
     loses = True
     there = pubsub.subscriptions_of(topic)
@@ -194,19 +198,20 @@ def check_subscription(
     topic: str | None = None,
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
     stop: Stop | None = None,
+    progressed: Progressed = None,
 ) -> str:
     """Refuse a subscription that the consumer cannot rely on, every mistake in one error; its dead-letter topic too.
 
     Return its topic.
     """
-    found = _Pubsub(channel, stop or Stop()).existing_subscription(subscription)
+    found = _Pubsub(channel, stop or Stop(), progressed).existing_subscription(subscription)
     mistakes = [each.text for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
     if mistakes:
         raise MisconfiguredError(
             "subscription-unusable",
             f"subscription {subscription} (of topic {found.topic}) cannot be used:\n  " + "\n  ".join(mistakes),
         )
-    check_topic(channel, dead_letter_topic, keep_messages_for, stop)
+    check_topic(channel, dead_letter_topic, keep_messages_for, stop, progressed=progressed)
     return str(found.topic)
 
 
@@ -216,12 +221,14 @@ def check_dead_letter_subscription(
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
     stop: Stop | None = None,
     topic_of_changes: str | None = None,
+    *,
+    progressed: Progressed = None,
 ) -> str:
     """Refuse a subscription of the dead-letter topic that would lose dead letters, every mistake in one error.
 
     One of the topic of change batches, too: all of them would become dead letters. Return its topic.
     """
-    found = _Pubsub(channel, stop or Stop()).existing_subscription(subscription)
+    found = _Pubsub(channel, stop or Stop(), progressed).existing_subscription(subscription)
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, fix=f"{update} {one.fix}") for one in _fixable(found, keep_messages_for)]
     if topic_of_changes is not None and found.topic == topic_of_changes:
@@ -344,10 +351,11 @@ def _fixed(subscription: Any, topic: str | None) -> list[SubscriptionMistake]:
 class _Pubsub:
     """The few administrative calls, with the project's retries in place of the client library's."""
 
-    def __init__(self, channel: grpc.Channel, stop: Stop) -> None:
+    def __init__(self, channel: grpc.Channel, stop: Stop, progressed: Progressed = None) -> None:
         self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
         self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
         self._stop = stop
+        self._progressed = progressed
 
     def create_topic(self, topic: str) -> None:
         def create() -> None:
@@ -412,4 +420,10 @@ class _Pubsub:
         self._call(what, create_or_leave)
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
-        return retrying(self._stop, _RETRY_BUDGET)(pubsub_errors(what)(call))
+        progressed = self._progressed
+        for attempt in retrying(self._stop, _RETRY_BUDGET if progressed is None else None):
+            with attempt:
+                if progressed is not None:
+                    progressed()
+                return pubsub_errors(what)(call)()
+        raise AssertionError("a retry ends with a value or an error")

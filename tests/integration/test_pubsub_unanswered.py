@@ -2,10 +2,12 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import count
 
 import pytest
 
 from shared.contracts.errors import TransientError
+from shared.pubsub import topology
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.stop import Stop
 from tests.integration.silent_server import stopped_before_a_silent_server
@@ -31,3 +33,20 @@ def test_an_abandoned_inspection_of_the_topics_leaves_no_thread_waiting() -> Non
         raise TransientError("given up")
 
     stopped_before_a_silent_server(scenario)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_service_waits_for_pubsub_at_its_start_and_a_command_does_not(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "_RETRY_BUDGET", timedelta(0))
+    subscriptions = TopicSubscriptions("127.0.0.1:1", ["projects/p/topics/changes"], timedelta(days=1))
+    stop, attempts = Stop(), count(1)
+
+    def progressed() -> None:
+        if next(attempts) == 3:
+            stop.request()
+
+    with pytest.raises(TransientError, match="asked to stop" if waits else "UNAVAILABLE"):
+        subscriptions.check_now(stop, progressed if waits else None)
+    assert stop.requested is waits

@@ -78,7 +78,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     with serving_health(health, registry, stop, settings.host, settings.port, metrics.document), unless_stopped(stop):
         subscriptions = topic_of(settings).subscriptions()
         try:
-            subscriptions.check_now(stop)
+            subscriptions.check_now(stop, health.progressed)
         except MessagesLostError:
             asyncio.run(request_resync_of_lost_messages(settings, stop, health))
             raise

@@ -295,7 +295,7 @@ def wait_for_slots(
 def check_start(settings: Settings, datasets: Iterable[str], health: Health, stop: Stop) -> timedelta:
     """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for.
 
-    An unavailable BigQuery is waited for, alive: a restart would not bring it back.
+    Pub/Sub and BigQuery are waited for, alive: a restart would not bring them back.
     """
     subscription = subscription_path(settings.project, settings.subscription)
     dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
@@ -306,6 +306,7 @@ def check_start(settings: Settings, datasets: Iterable[str], health: Health, sto
             dead_letter_topic=dead_letter_topic,
             keep_messages_for=settings.keep_messages_for,
             stop=stop,
+            progressed=health.progressed,
         )
         TOPICS.labels(topic, dead_letter_topic).set(1)
         client = open_client(settings.dataset_project, settings.bigquery_emulator_host)

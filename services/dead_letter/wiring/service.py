@@ -47,7 +47,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         store = SqlDeadLetterStore(database)
         with (
             serving_api(settings, SqlDeadLetterStore(database_of_api), registry, stop),
-            collected(settings, stop) as inbox,
+            collected(settings, health, stop) as inbox,
         ):
             join(settings, store, health, stop)
             Collector(inbox, store, metrics, health, clock, settings.keep_dead_letters_for).run(stop)
@@ -77,8 +77,8 @@ def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop)
             store.join(mine)
 
 
-def check_start(settings: Settings, stop: Stop) -> None:
-    """Refuse a subscription that would lose dead letters, or that is none of theirs."""
+def check_start(settings: Settings, health: Health, stop: Stop) -> None:
+    """Refuse a subscription that would lose dead letters, or that is none of theirs; Pub/Sub is waited for, alive."""
     topic = None if settings.topic is None else topic_path(settings.project, settings.topic)
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         dead_letter_topic = check_dead_letter_subscription(
@@ -87,17 +87,23 @@ def check_start(settings: Settings, stop: Stop) -> None:
             settings.keep_messages_for,
             stop,
             topic,
+            progressed=health.progressed,
         )
     TOPICS.labels(topic or "", dead_letter_topic).set(1)
 
 
 @contextmanager
-def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
+def collected(settings: Settings, health: Health, stop: Stop) -> Iterator[PubsubInbox]:
     """Open the subscription for the block, if it is fit; in the end, what it holds is nacked."""
-    check_start(settings, stop)
+    check_start(settings, health, stop)
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
     with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
-        ack_deadline = retrying(stop)(ack_deadline_of, channel, subscription, TIMEOUT)
+
+        def asked() -> timedelta:
+            health.progressed()
+            return ack_deadline_of(channel, subscription, TIMEOUT)
+
+        ack_deadline = retrying(stop)(asked)
         # The collector tries again what fails, and counts as not ready meanwhile.
         leases = PubsubLeases(channel, subscription, ack_deadline, stop, budget=timedelta(0), timeout=TIMEOUT)
         with open_inbox(
