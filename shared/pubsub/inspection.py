@@ -16,7 +16,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
-from shared.pubsub.errors import status_code
+from shared.pubsub.errors import status_of
 from shared.pubsub.names import project_of, short_name
 from shared.pubsub.topology import (
     ACK_DEADLINE,
@@ -179,7 +179,7 @@ class Inspection:
         try:
             return call(*arguments)
         except (grpc.RpcError, GoogleAPICallError) as error:
-            code = status_code(error)
+            code = status_of(error)[0] or grpc.StatusCode.UNKNOWN
         match code:
             case grpc.StatusCode.NOT_FOUND:
                 fix = f"correct the setting that names it, or make it with {SETUP}"

@@ -17,7 +17,7 @@ import pytest
 from deploy.local.platform.creation import PROJECT
 from deploy.local.platform.processes import wait_until
 from deploy.local.platform.services import child_environment
-from shared.pubsub.errors import status_code
+from shared.pubsub.errors import status_of
 from tests.e2e.commands import ROOT, run_variable, running
 from tests.integration.stand_in import Writing
 from tests.row_messages import row_message
@@ -77,7 +77,7 @@ def a_row_is_changed_behind_its_back() -> bool:
         try:
             answer = writing.append([row | {"_CHANGE_SEQUENCE_NUMBER": "F" * 16}])
         except grpc.RpcError as error:
-            if status_code(error) is grpc.StatusCode.NOT_FOUND:
+            if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
                 return False
             raise
     assert not answer.row_errors

@@ -23,7 +23,7 @@ import structlog
 from services.dead_letter.core.received import Received
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.errors import pubsub_errors, status_code
+from shared.pubsub.errors import pubsub_errors, status_of
 from shared.pubsub.leases import Keeper, PubsubLeases, ack_deadline_of
 from shared.pubsub.stubs import PullRequest, pull_stub, routing
 
@@ -80,9 +80,9 @@ class PubsubInbox:
             try:
                 response = call.result()
             except grpc.RpcError as error:
-                if status_code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
+                if status_of(error)[0] is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return ()
-                if status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED:  # too large an answer, or a quota
+                if status_of(error)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED:  # too large an answer, or a quota
                     self._most = max(1, min(self._most, self._outstanding_bytes // LARGEST_MESSAGE))
                 raise
         self._answered_at = time.monotonic()

@@ -6,8 +6,9 @@ import pytest
 from google.api_core import exceptions
 from grpc.aio import AioRpcError, Metadata
 
-from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
+from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.errors import status_of
 
 TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 import grpc
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
-from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog, Profile, TableInspection, enabling
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, single_cluster
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
@@ -22,6 +21,7 @@ from services.bigtable_reader.core.schema.seen import ANY, require_the_same_clus
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import nearest
+from shared.pubsub.errors import status_of
 from shared.runtime.findings import Finding, Level
 
 COSTS: Final = (
@@ -111,7 +111,7 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     try:
         seen = await rows.seen()
     except MisconfiguredError as error:
-        if error.__cause__ is not None and status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
+        if status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
             return None
         fix = f"grant this identity roles/bigtable.user on table {rows.table.id}"
         return Finding.error(check, f"the positions cannot be read: {error.message}", fix)
@@ -200,7 +200,7 @@ async def _profile(channels: BigtableChannels, table: Table, check: str, *, tran
 
 
 def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactional: bool) -> Finding:
-    code = None if error.__cause__ is None else status_of(error.__cause__)[0]
+    code = status_of(error.__cause__)[0]
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Finding.ok(check, "not known here: an emulator has none")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):

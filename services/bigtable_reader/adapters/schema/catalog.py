@@ -12,11 +12,12 @@ from google.cloud.bigtable_admin_v2.types import GetAppProfileRequest, GetTableR
 from google.cloud.bigtable_admin_v2.types import Table as AdminTable
 
 from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Table
-from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
+from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
 from services.bigtable_reader.core.stream.partitions import RESTART_AFTER_LOST_CHANGES
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError
+from shared.pubsub.errors import status_of
 
 _GET_TABLE: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/GetTable"
 _GET_PROFILE: Final = "/google.bigtable.admin.v2.BigtableInstanceAdmin/GetAppProfile"
@@ -76,7 +77,7 @@ class BigtableCatalog:
     def _report_unseen(self, error: MisconfiguredError) -> None:
         """Log once that this identity may not read the app profile. One that is gone shows at the next call."""
         log = structlog.get_logger()
-        if self._reported or error.__cause__ is None or status_of(error.__cause__)[0] not in _MAY_NOT:
+        if self._reported or status_of(error.__cause__)[0] not in _MAY_NOT:
             log.debug("app_profile_not_seen", error=str(error))
             return
         self._reported = True

@@ -13,13 +13,13 @@ import grpc
 import structlog
 from msgspec.structs import replace
 
-from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.core.schema import resync as core
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, Resync
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.stream.records import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.errors import status_of
 
 _ATTEMPTS: Final = 20
 """How often a change is made again because another's came first."""
@@ -56,7 +56,7 @@ class BigtableResyncStore:
         try:
             await self._change(lambda before, _notes: core.with_finding(before, kind, now, run))
         except MisconfiguredError as error:
-            if error.__cause__ is None or status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
+            if status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
             await self._rows.leave_note(kind)
             structlog.get_logger().warning("resync_request_noted", kind=kind, why=str(error))

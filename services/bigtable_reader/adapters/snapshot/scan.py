@@ -8,7 +8,6 @@ import grpc
 from google.cloud.bigtable_v2.types import SampleRowKeysRequest, SampleRowKeysResponse
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
-from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks
 from services.bigtable_reader.adapters.stream.rows import CELL_BYTES, ArrivingRows, rows_filter
 from services.bigtable_reader.core.changes.filters import Watched
@@ -16,6 +15,7 @@ from services.bigtable_reader.core.changes.images import Row
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.errors import status_of
 from shared.pubsub.packer import REQUEST_BYTES
 
 _SAMPLE: Final = Method("SampleRowKeys", SampleRowKeysRequest.pb(), SampleRowKeysResponse.pb())
@@ -88,7 +88,7 @@ class BigtableScan:
                 raise
             return ScannedPage(rows, last)  # what has come has come: the rest is asked for again
         except MisconfiguredError as error:
-            if not _is_refused(error):
+            if status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
             if last is None:
                 raise ReadRefusedError(error.code, error.message) from error
@@ -122,8 +122,3 @@ class BigtableScan:
         if keys.end:
             rows.end_key_open = keys.end
         return request
-
-
-def _is_refused(error: MisconfiguredError) -> bool:
-    cause = error.__cause__
-    return cause is not None and status_of(cause)[0] is grpc.StatusCode.FAILED_PRECONDITION

@@ -25,7 +25,6 @@ from google.cloud.bigtable_v2.types import (
 )
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
-from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.core.stream.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
 from services.bigtable_reader.core.stream.partitions import RESTART_AFTER_LOST_CHANGES
 from services.bigtable_reader.core.stream.records import (
@@ -37,6 +36,7 @@ from services.bigtable_reader.core.stream.records import (
 )
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.errors import status_of
 from shared.streams.connections import opening_seconds
 
 _PARTITIONS: Final = Method(
@@ -141,7 +141,7 @@ class BigtableChangeStream:
 
     def _refused(self, error: MisconfiguredError, query: BigtableStreamQuery, *, opened: bool) -> Exception:
         """Return what a refusal means."""
-        code, _message = _status(error)
+        code, _message = status_of(error.__cause__)
         if code is None:  # our own
             return error
         if code not in _MAY_BE_LOST:
@@ -244,12 +244,8 @@ def _require_an_end(record: CloseStream) -> None:
     raise MisconfiguredError("bigtable-stream-closed", f"{what}\n{_CLOSED}")
 
 
-def _status(error: BaseException) -> tuple[grpc.StatusCode | None, str]:
-    return (None, "") if error.__cause__ is None else status_of(error.__cause__)
-
-
 def _mentions(error: BaseException, *words: str) -> bool:
-    message = _status(error)[1].lower()
+    message = status_of(error.__cause__)[1].lower()
     return any(word in message for word in words)
 
 
@@ -261,7 +257,7 @@ def _asked_for(query: BigtableStreamQuery) -> str:
 
 def _fix_of(table: Table, error: BaseException) -> str:
     """Return what fixes a refusal."""
-    code, _message = _status(error)
+    code, _message = status_of(error.__cause__)
     instance = table.instance.rpartition("/")[2]
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return (

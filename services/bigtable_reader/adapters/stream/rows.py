@@ -14,12 +14,12 @@ from typing import Any, Final
 import grpc
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
-from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks, least_bytes
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import Row, TooLargeRow
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.errors import status_of
 from shared.pubsub.packer import REQUEST_BYTES
 from shared.runtime.portions import cut
 
@@ -72,8 +72,7 @@ class BigtableRows:
                 if room <= 0 and found:
                     return ReadRows(found, keys[bisect.bisect_right(keys, max(found)) :])
         except MisconfiguredError as error:
-            cause = error.__cause__
-            if cause is not None and status_of(cause)[0] is grpc.StatusCode.FAILED_PRECONDITION:
+            if status_of(error.__cause__)[0] is grpc.StatusCode.FAILED_PRECONDITION:
                 raise ReadRefusedError(error.code, error.message) from error
             raise
         return ReadRows(found, ())

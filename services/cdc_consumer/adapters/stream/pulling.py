@@ -23,7 +23,7 @@ from services.cdc_consumer.adapters.stream.message_data import DataFile, pack
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA, PORTION_SCHEMA
 from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError
-from shared.pubsub.errors import pubsub_errors, status_code
+from shared.pubsub.errors import pubsub_errors, status_of
 from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PullRequest, pull_stub, routing
 
@@ -97,7 +97,7 @@ class Puller:
             try:
                 response = call.result()
             except grpc.RpcError as error:
-                if status_code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
+                if status_of(error)[0] is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return None
                 raise
         return response if response.received_messages else None
