@@ -248,10 +248,10 @@ class TestSpannerPartitionStore(PartitionStoreContract):
         sql = partition_sql(self.dialect, "millrace_partitions")
         found = {}
         for state in ("READ_WRITE", "WRITE_ONLY"):
-            statement = Statement(sql.exist.replace("READ_WRITE", state), {"p1": strings(["millrace_partitions"])})
+            statement = Statement(sql["exist"].replace("READ_WRITE", state), {"p1": strings(["millrace_partitions"])})
             found[state] = {str(name) for (name,) in await database.query(statement)}
         await channels.close()
-        assert found["READ_WRITE"] == {"millrace_partitions", sql.index}
+        assert found["READ_WRITE"] == {"millrace_partitions", sql["index"]}
         assert found["WRITE_ONLY"] == {"millrace_partitions"}
 
     async def test_what_happened_to_a_partition_has_commit_timestamps(self, stores: Stores) -> None:

@@ -19,7 +19,7 @@ from services.spanner_reader.adapters.spanner.connection import (
     Statement,
     strings,
 )
-from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.pauses import Pause, Pauses
 from shared.contracts.errors import MisconfiguredError
@@ -36,12 +36,12 @@ class SpannerPauseStore:
         self._table = f"{partition_table}_pauses"
 
     @property
-    def _sql(self) -> PartitionSql:
+    def _sql(self) -> Mapping[str, str]:
         return partition_sql(self._database.dialect, self._partition_table)
 
     async def read(self) -> Pauses:
         """Return what is paused, with every change of that which was committed up to the time it says."""
-        at, (rows,) = await self._database.snapshot(Statement(self._sql.pauses))
+        at, (rows,) = await self._database.snapshot(Statement(self._sql["pauses"]))
         pauses = _pauses(rows)
         return Pauses(at, pauses.pop(_STREAM, None), pauses)
 
@@ -77,9 +77,9 @@ class SpannerPauseStore:
 
     def _about(self, table: str | None) -> Statement:
         """Return what reads the stream's pause, or the row of a table, which has its pause beside it."""
-        return (
-            Statement(self._sql.pauses) if table is None else Statement(self._sql.shapes_of, {"p1": strings([table])})
-        )
+        if table is None:
+            return Statement(self._sql["pauses"])
+        return Statement(self._sql["shapes_of"], {"p1": strings([table])})
 
     def _write(self, table: str | None, values: Mapping[str, str | None], *, new: bool = False) -> list[Mutation]:
         rows = [[table or _STREAM, *values.values()]]

@@ -215,7 +215,7 @@ class _SpannerInspection:
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
-        await self._partitions.read_then_write(Statement(sql.streams), lambda _rows: (None, []))
+        await self._partitions.read_then_write(Statement(sql["streams"]), lambda _rows: (None, []))
 
     async def _clock(self) -> None:
         now = await self._ask("clock", self._catalog.now)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from services.spanner_reader.adapters.spanner.dialects import Dialect, partition_sql
+from services.spanner_reader.adapters.spanner.dialects import Dialect, partition_ddl, partition_sql
 from shared.contracts.errors import MisconfiguredError
 from tests.fakes.spanner_client import FakeSpanner
 
@@ -27,17 +27,16 @@ async def test_a_database_says_which_dialect_it_has_and_one_that_is_not_known_is
 @pytest.mark.parametrize("dialect", Dialect)
 def test_what_is_asked_by_state_reads_the_index_of_states_and_not_the_finished_partitions(dialect: Dialect) -> None:
     sql = partition_sql(dialect, "partitions")
-    by_state = {"unfinished": (sql.unfinished, 1), "finished": (sql.finished, 1), "forgettable": (sql.forgettable, 2)}
 
-    for name, (statement, tables) in by_state.items():
-        assert statement.count(HINTS[dialect]) == tables, name
+    for name, tables in {"unfinished": 1, "finished": 1, "forgettable": 2}.items():
+        assert sql[name].count(HINTS[dialect]) == tables, name
         # Spanner answers no `!=` by an index.
-        assert not re.search(r"state (!=|<>|NOT)", statement), name
-    assert "FORCE_INDEX" not in sql.named, "found by its key"
+        assert not re.search(r"state (!=|<>|NOT)", sql[name]), name
+    assert "FORCE_INDEX" not in sql["named"], "found by its key"
 
 
 def test_the_index_that_the_hint_names_is_made_with_the_table() -> None:
-    googlesql, postgresql = (partition_sql(dialect, "partitions") for dialect in Dialect)
+    googlesql, postgresql = (partition_ddl(dialect, "partitions") for dialect in Dialect)
 
-    assert googlesql.create[-1] == "CREATE INDEX IF NOT EXISTS partitions_by_state ON partitions (state)"
-    assert postgresql.create[-1] == 'CREATE INDEX IF NOT EXISTS "partitions_by_state" ON "partitions" (state)'
+    assert googlesql[-1] == "CREATE INDEX IF NOT EXISTS partitions_by_state ON partitions (state)"
+    assert postgresql[-1] == 'CREATE INDEX IF NOT EXISTS "partitions_by_state" ON "partitions" (state)'

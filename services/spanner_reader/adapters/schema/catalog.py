@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, string, strings
-from services.spanner_reader.adapters.spanner.dialects import CatalogSql, Dialect, catalog_sql, quoted, stream_options
+from services.spanner_reader.adapters.spanner.dialects import Dialect, catalog_sql, quoted, stream_options
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.schema.shapes import ColumnShape, SchemaInspection, TableShape
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, googlesql_type
@@ -81,13 +81,13 @@ class SpannerCatalog:
 
     async def now(self) -> Nanoseconds:
         """Return Spanner's time."""
-        ((now,),) = await self._database.query(Statement(self._sql.now))
+        ((now,),) = await self._database.query(Statement(self._sql["now"]))
         return parse_timestamp(now)
 
     async def definition(self) -> StreamDefinition:
         """Return the change stream's definition; MisconfiguredError where there is none."""
         _at, (stream, options) = await self._database.snapshot(
-            self._about(self._sql.stream), self._about(self._sql.options)
+            self._about(self._sql["stream"]), self._about(self._sql["options"])
         )
         if not stream:
             raise self._no_stream([str(name) for (name,) in await self._database.query(Statement(_STREAMS))])
@@ -120,7 +120,7 @@ class SpannerCatalog:
         """
         of = {"p1": string(self._change_stream), "p2": strings(sorted({name.rpartition(".")[2] for name in names}))}
         try:
-            seen_at, (rows,) = await self._database.snapshot(Statement(self._sql.of_tables, of), at=at, large=True)
+            seen_at, (rows,) = await self._database.snapshot(Statement(self._sql["of_tables"], of), at=at, large=True)
             some: dict[str, list[Row]] = defaultdict(list)
             for kind, *row in sorted(rows, key=lambda row: int(row[5])):  # keys and columns in their order
                 some[kind].append(row)
@@ -145,16 +145,16 @@ class SpannerCatalog:
     async def _inspect(self, when: Nanoseconds | None) -> CatalogInspection:
         sql, dialect = self._sql, self._database.dialect
         at, (stream, options, tables, some_columns, all_tables) = await self._database.snapshot(
-            *map(self._about, (sql.stream, sql.options, sql.tables, sql.columns)),
-            Statement(sql.all_tables),
+            *map(self._about, (sql["stream"], sql["options"], sql["tables"], sql["columns"])),
+            Statement(sql["all_tables"]),
             at=when,
             large=True,
         )
         definition = self._definition(stream, options)
         if definition.watches_everything:
-            asked = [Statement(each) for each in (sql.all_keys, sql.all_columns)]
+            asked = [Statement(each) for each in (sql["all_keys"], sql["all_columns"])]
         else:
-            asked = [self._about(each) for each in (sql.keys_of_stream, sql.columns_of_stream)]
+            asked = [self._about(each) for each in (sql["keys_of_stream"], sql["columns_of_stream"])]
         _at, (all_keys, all_columns) = await self._database.snapshot(*asked, at=at, large=True)
         schema = _Schema(definition, tables, some_columns, all_keys, all_columns)
         found = schema.tables_of({(schema, table) for schema, table, *_rest in all_tables}, dialect)
@@ -198,7 +198,7 @@ class SpannerCatalog:
         )
 
     @property
-    def _sql(self) -> CatalogSql:
+    def _sql(self) -> Mapping[str, str]:
         return catalog_sql(self._database.dialect)
 
     def _about(self, sql: str) -> Statement:
@@ -223,7 +223,7 @@ class _Schema:
         self, there: Collection[tuple[str, str]], dialect: Dialect
     ) -> Mapping[str, tuple[TableShape, WatchedTable | None]]:
         """Return tables by the names that records give them; beside each what the stream watches of it, if it does."""
-        definition, default_schema = self.definition, catalog_sql(dialect).default_schema
+        definition, default_schema = self.definition, catalog_sql(dialect)["default_schema"]
         listed = {(schema, table): bool(whole) for schema, table, whole in self.tables}
         some: dict[tuple[str, str], set[str]] = defaultdict(set)
         for schema, table, column in self.watched:

@@ -16,7 +16,7 @@ import msgspec
 from google.cloud.spanner_v1 import Mutation
 
 from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, strings
-from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
@@ -60,7 +60,7 @@ class SpannerShapeStore:
         self._table = f"{partition_table}_tables"
 
     @property
-    def _sql(self) -> PartitionSql:
+    def _sql(self) -> Mapping[str, str]:
         return partition_sql(self._database.dialect, self._partition_table)
 
     async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
@@ -68,7 +68,7 @@ class SpannerShapeStore:
 
         while True:
             # Outside a transaction: this is as large as the schema, and a transaction would lock all of it meanwhile.
-            rows = await self._database.query(Statement(self._sql.shapes), large=True)
+            rows = await self._database.query(Statement(self._sql["shapes"]), large=True)
             compared, written, gone = self._compared(rows, inspection, observations)
             if not written:
                 return compared
@@ -124,16 +124,17 @@ class SpannerShapeStore:
             ]
             return found, writes("update", self._table, _COLUMNS, values)
 
-        return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
+        return await self._database.read_then_write(Statement(self._sql["shapes"]), decide, large=True)
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that are pending resync."""
-        inspection, requests, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
+        rows = await self._database.query(Statement(self._sql["shapes"]), large=True)
+        inspection, requests, pauses = _remembered(rows)
         return inspection, tuple(with_pauses(requests, pauses).values())
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that are pending resync."""
-        rows = await self._database.query(Statement(self._sql.pending_shapes), large=True)
+        rows = await self._database.query(Statement(self._sql["pending_shapes"]), large=True)
         _inspection, requests, pauses = _remembered(rows)
         return tuple(with_pauses(requests, pauses).values())
 
@@ -141,7 +142,7 @@ class SpannerShapeStore:
         return deletions(f"{self._partition_table}_pauses", [[table]])
 
     def _of(self, tables: Sequence[str]) -> Statement:
-        return Statement(self._sql.shapes_of, {"p1": strings(tables)})
+        return Statement(self._sql["shapes_of"], {"p1": strings(tables)})
 
     async def synced(self, table: str) -> bool:
         """Delete the resync request of a table whose rows came again; return whether it had one."""

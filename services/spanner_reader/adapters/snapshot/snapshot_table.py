@@ -7,7 +7,7 @@ number 0 has the table's first keys, or are of some keys that were asked for bes
 same ``run``. Once nothing of a whole table is left to read, its ranges are merged into one row.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -21,7 +21,7 @@ from services.spanner_reader.adapters.spanner.connection import (
     Statement,
     strings,
 )
-from services.spanner_reader.adapters.spanner.dialects import SnapshotSql, snapshot_sql
+from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.adapters.stream.topic_table import refuse_other_topic
 from services.spanner_reader.core.snapshot.snapshot import (
@@ -155,7 +155,7 @@ class SpannerSnapshotStore:
 
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges, those that are done too."""
-        now, found = self._ranges(await self._database.query(Statement(self._sql.all), large=True))
+        now, found = self._ranges(await self._database.query(Statement(self._sql["snapshots"]), large=True))
         return SnapshotSurvey(now, tuple(found))
 
     async def merge(self, table: str) -> None:
@@ -251,11 +251,11 @@ class SpannerSnapshotStore:
         return now, [_range(values) for values in rows if values[0] is not None]
 
     @property
-    def _sql(self) -> SnapshotSql:
-        return snapshot_sql(self._database.dialect, self._partition_table)
+    def _sql(self) -> Mapping[str, str]:
+        return partition_sql(self._database.dialect, self._partition_table)
 
     def _of(self, tables: Sequence[str]) -> Statement:
-        return Statement(self._sql.of_tables, {"p1": strings(sorted(set(tables)))})
+        return Statement(self._sql["snapshots_of"], {"p1": strings(sorted(set(tables)))})
 
     def _requests(self, ranges: Sequence[SnapshotRange]) -> list[Mutation]:
         rows = ([*_values(one), COMMIT_TIMESTAMP, None] for one in ranges)

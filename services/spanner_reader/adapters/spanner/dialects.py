@@ -4,7 +4,7 @@ Source: Spanner, "Information schema for PostgreSQL-dialect databases", "Manage 
 Parameters are named ``p1``, ``p2``... everywhere: GoogleSQL refers to them by ``@p1``, PostgreSQL by ``$1``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Final
@@ -71,32 +71,6 @@ _POSTGRESQL: Final = {
 """What differs between the dialects, by the names that stand for it in the statements below."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogSql:
-    """What is asked of the information schema. The change stream's name is the parameter."""
-
-    default_schema: str
-    """Of tables that no schema was named for; their records name none either."""
-    now: str
-    stream: str
-    options: str
-    tables: str
-    columns: str
-    all_tables: str
-    all_keys: str
-    all_columns: str
-    """Of every table, in its order: what it is called, its type and place, is it generated, has it a default, may it
-    be NULL."""
-    keys_of_stream: str
-    columns_of_stream: str
-    """The same of the tables alone that the stream names."""
-    of_tables: str
-    """All of this at once, but for ``all_tables``: of the tables alone whose names, without their schemas, are ``p2``.
-
-    Each row says of what it is: a schema, a table, a name, a text, a place and whether a column is generated.
-    """
-
-
 def stream_options(dialect: Dialect, options: str, *, new: bool = False) -> str:
     """Return how a statement says the options of a change stream: of a new one, or where one is altered."""
     if dialect is Dialect.GOOGLESQL:
@@ -121,6 +95,7 @@ ORDER BY c.ORDINAL_POSITION"""
 _OF_STREAM: Final = """ JOIN INFORMATION_SCHEMA.CHANGE_STREAM_TABLES AS t
 ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME AND t.CHANGE_STREAM_NAME = {p1}"""
 _CATALOG: Final = {
+    # of tables that no schema was named for; their records name none either
     "default_schema": "{default_schema}",
     "now": "SELECT {now}",
     "stream": "SELECT {is_all} FROM INFORMATION_SCHEMA.CHANGE_STREAMS WHERE CHANGE_STREAM_NAME = {p1}",
@@ -132,10 +107,15 @@ WHERE CHANGE_STREAM_NAME = {p1}""",
 WHERE CHANGE_STREAM_NAME = {p1}""",
     "all_tables": """SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
 WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ({own_schemas})""",
+    # Of every table, in its order: what it is called, its type and place, is it generated, has it a default, may it be
+    # NULL. The same of the tables alone that the stream names.
     "all_keys": _KEYS.replace("{of_stream}", ""),
     "all_columns": _COLUMNS.replace("{of_stream}", ""),
     "keys_of_stream": _KEYS.replace("{of_stream}", _OF_STREAM),
     "columns_of_stream": _COLUMNS.replace("{of_stream}", _OF_STREAM),
+    # All of this at once, but for `all_tables`: of the tables alone whose names, without their schemas, are the second
+    # parameter. Each row says of what it is: a schema, a table, a name, a text, a place and whether a column is
+    # generated.
     "of_tables": """SELECT 'stream', '', '', '', {all}, 0, FALSE
 FROM INFORMATION_SCHEMA.CHANGE_STREAMS WHERE CHANGE_STREAM_NAME = {p1}
 UNION ALL SELECT 'option', '', '', OPTION_NAME, OPTION_VALUE, 0, FALSE
@@ -154,10 +134,10 @@ WHERE TABLE_SCHEMA NOT IN ({own_schemas}) AND TABLE_NAME {within}({p2})""",
 
 
 @cache
-def catalog_sql(dialect: Dialect) -> CatalogSql:
-    """Return the questions to the information schema."""
+def catalog_sql(dialect: Dialect) -> Mapping[str, str]:
+    """Return what is asked of the information schema, by its name. The change stream's name is the parameter."""
     names = _GOOGLESQL if dialect is Dialect.GOOGLESQL else _POSTGRESQL
-    return CatalogSql(**{what: text.format(**names) for what, text in _CATALOG.items()})
+    return {what: text.format(**names) for what, text in _CATALOG.items()}
 
 
 _PARTITIONS: Final = """SELECT p.token, p.parents,
@@ -170,8 +150,15 @@ WHERE """
 _SHAPES: Final = """SELECT s.source_table, s.shape, s.needs_resync, s.since, s.looked_at,
   p.since AS paused_since, p.paused_at, p.resumed_at
 FROM {shapes} AS s LEFT JOIN {pauses} AS p ON p.source_table = s.source_table"""
+_SNAPSHOTS: Final = """SELECT s.source_table, s.range_number, s.run, s.range_after, s.range_until, s.last_key,
+  s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing,
+  s.finished_at, {now} AS now, (SELECT MAX(topic) FROM {topic}) AS topic
+FROM (SELECT 1 AS one) AS always LEFT JOIN {snapshots} AS s ON {which}
+ORDER BY s.source_table, s.range_number"""
 _STATEMENTS: Final = {
     "index": "{index_name}",
+    # The names of the tables and of the index: those that there are. An index that is still being made is listed by
+    # Spanner, and is not there: a query that names it fails.
     "exist": """SELECT table_name FROM information_schema.tables
 WHERE table_schema = '{default_schema}' AND table_name {within}({p1})
 UNION ALL SELECT index_name FROM information_schema.indexes
@@ -191,16 +178,16 @@ LIMIT 1000""",
     "gone_readers": "SELECT owner FROM {readers} WHERE present_until < {p1}",
     "shapes": _SHAPES,
     "shapes_of": _SHAPES + " WHERE s.source_table {within}({p1})",
+    # of tables that are pending resync, or were paused
     "pending_shapes": _SHAPES + " WHERE s.needs_resync IS NOT NULL OR p.since IS NOT NULL",
     "pauses": "SELECT source_table, since, paused_at, resumed_at FROM {pauses}",
+    # always one row of each: so Spanner's time comes with an empty table, too
+    "snapshots": _SNAPSHOTS.replace("{which}", "TRUE"),
+    "snapshots_of": _SNAPSHOTS.replace("{which}", "s.source_table {within}({p1})"),
+    # one row: the topic, and who reads
     "topic": """SELECT (SELECT MAX(topic) FROM {topic}),
   ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})""",
 }
-_SNAPSHOTS: Final = """SELECT s.source_table, s.range_number, s.run, s.range_after, s.range_until, s.last_key,
-  s.read_timestamp, s.first_read_timestamp, s.row_count, s.state, s.owner, s.lease_until, s.fencing,
-  s.finished_at, {now} AS now, (SELECT MAX(topic) FROM {topic}) AS topic
-FROM (SELECT 1 AS one) AS always LEFT JOIN {snapshots} AS s ON {which}
-ORDER BY s.source_table, s.range_number"""
 _SUFFIXES: Final = {
     "table": "",
     "readers": "_readers",
@@ -210,37 +197,6 @@ _SUFFIXES: Final = {
     "topic": "_topic",
     "index": "_by_state",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSql:
-    """The statements of a partition table and of the table of its readers."""
-
-    create: tuple[str, ...]
-    index: str
-    """The name of the index of states."""
-    exist: str
-    """The names of the tables and of the index: those that there are.
-
-    An index that is still being made is listed by Spanner, and is not there: a query that names it fails.
-    """
-    now: str
-    survey: str
-    """One row always, so that Spanner's time comes with an empty table, too."""
-    finished: str
-    unfinished: str
-    named: str
-    streams: str
-    forgettable: str
-    gone_readers: str
-    shapes: str
-    shapes_of: str
-    """Of some tables, which are the parameter."""
-    pending_shapes: str
-    """Of tables that are pending resync, or were paused."""
-    pauses: str
-    topic: str
-    """One row: the topic, and who reads."""
 
 
 _TABLES: Final = (
@@ -317,29 +273,20 @@ def _names(dialect: Dialect, table: str) -> dict[str, str]:
     return names
 
 
-def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
-    """Return the statements of a partition table of that name; tokens and times are the parameter."""
+def partition_sql(dialect: Dialect, table: str) -> Mapping[str, str]:
+    """Return the statements of a partition table of that name, and of the tables beside it, by their names.
+
+    Tokens, tables and times are the parameter.
+    """
+    names = _names(dialect, table)
+    return {what: text.format(**names) for what, text in _STATEMENTS.items()}
+
+
+def partition_ddl(dialect: Dialect, table: str) -> Sequence[str]:
+    """Return the statements that make a partition table of that name, the tables beside it and the index of states."""
     names = _names(dialect, table)
     tables = (
         names["create"].format(name=names[which], columns=columns.format(**names), key=key)
         for which, key, columns in _TABLES
     )
-    statements = {what: text.format(**names) for what, text in _STATEMENTS.items()}
-    return PartitionSql(create=(*tables, _INDEX.format(**names)), **statements)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotSql:
-    """What is asked of the table of snapshots: one row always, so that Spanner's time comes with an empty one, too."""
-
-    all: str
-    of_tables: str
-
-
-def snapshot_sql(dialect: Dialect, partition_table: str) -> SnapshotSql:
-    """Return the questions to the table of snapshots beside a partition table; tables are the parameter."""
-    names = _names(dialect, partition_table)
-    of_tables = "s.source_table {within}({p1})".format(**names)
-    return SnapshotSql(
-        all=_SNAPSHOTS.format(**names, which="TRUE"), of_tables=_SNAPSHOTS.format(**names, which=of_tables)
-    )
+    return [*tables, _INDEX.format(**names)]

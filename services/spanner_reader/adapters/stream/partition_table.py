@@ -21,7 +21,7 @@ from services.spanner_reader.adapters.spanner.connection import (
     strings,
     timestamp,
 )
-from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.adapters.spanner.dialects import partition_ddl, partition_sql
 from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.adapters.stream.topic_table import refuse_other_topic
 from services.spanner_reader.core.stream.partitions import (
@@ -80,24 +80,24 @@ class SpannerPartitionStore:
         return [self._table, *(f"{self._table}_{one}" for one in beside)]
 
     @property
-    def _sql(self) -> PartitionSql:
+    def _sql(self) -> Mapping[str, str]:
         return partition_sql(self._database.dialect, self._table)
 
     async def create_table(self) -> None:
         """Make the tables; the right to change the schema is needed only where that is to be done."""
         if not await self.exists():
-            await self._database.change_schema(*self._sql.create)
+            await self._database.change_schema(*partition_ddl(self._database.dialect, self._table))
             log = structlog.get_logger()
             log.info("partition_table_created", table=self._table, database=self._database.name)
 
     async def exists(self) -> bool:
         """Return whether the tables and their index are there."""
-        found = await self._database.query(Statement(self._sql.exist, {"p1": strings(self._tables)}))
-        return {str(name) for (name,) in found}.issuperset([*self._tables, self._sql.index])
+        found = await self._database.query(Statement(self._sql["exist"], {"p1": strings(self._tables)}))
+        return {str(name) for (name,) in found}.issuperset([*self._tables, self._sql["index"]])
 
     async def is_empty(self) -> bool:
         """Return whether no partition is known; MisconfiguredError if those known are another change stream's."""
-        return self._names_no_stream(await self._database.query(Statement(self._sql.streams)))
+        return self._names_no_stream(await self._database.query(Statement(self._sql["streams"])))
 
     async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
         """Remember the stream's first query, unless any partition is known; return whether none was."""
@@ -107,17 +107,17 @@ class SpannerPartitionStore:
                 return False, []
             return True, self._insert([NewPartition(ROOT, frozenset(), start)], end)
 
-        return await self._database.read_then_write(Statement(self._sql.streams), decide)
+        return await self._database.read_then_write(Statement(self._sql["streams"]), decide)
 
     async def survey(self) -> SpannerPartitionSurvey:
         """Return all partitions that are not finished."""
         # The clock first: what finishes between two of these reads is only counted a little later.
-        ((now, readers),) = await self._database.query(Statement(self._sql.survey))
-        rows = await self._database.query(Statement(self._sql.unfinished))
+        ((now, readers),) = await self._database.query(Statement(self._sql["survey"]))
+        rows = await self._database.query(Statement(self._sql["unfinished"]))
         found = self._partitions(rows)
         tokens = frozenset(one.partition.token for one in found)
         if tokens != self._counted_beside or parse_timestamp(now) >= self._counted_at + nanoseconds(_COUNT_EVERY):
-            ((finished,),) = await self._database.query(Statement(self._sql.finished))
+            ((finished,),) = await self._database.query(Statement(self._sql["finished"]))
             self._finished, self._counted_at, self._counted_beside = int(finished), parse_timestamp(now), tokens
         return SpannerPartitionSurvey(
             max((f.now for f in found), default=parse_timestamp(now)),
@@ -211,21 +211,21 @@ class SpannerPartitionStore:
             values = [self._owner, format_timestamp(until)]
             return None, writes("insert_or_update", table, ("owner", "present_until"), [values])
 
-        await self._database.read_then_write(Statement(self._sql.now), decide)
+        await self._database.read_then_write(Statement(self._sql["now"]), decide)
 
     async def forget_finished(self, keep: timedelta) -> int:
         """Delete partitions that were finished longer than ``keep`` ago; return how many."""
-        ((now,),) = await self._database.query(Statement(self._sql.now))
+        ((now,),) = await self._database.query(Statement(self._sql["now"]))
         before = {"p1": timestamp(Nanoseconds(parse_timestamp(now) - nanoseconds(keep)))}
-        found = await self._database.query(Statement(self._sql.forgettable, before))
-        gone = await self._database.query(Statement(self._sql.gone_readers, before))
+        found = await self._database.query(Statement(self._sql["forgettable"], before))
+        gone = await self._database.query(Statement(self._sql["gone_readers"], before))
         if not found and not gone:
             return 0
 
         def decide(_rows: list[Row]) -> tuple[None, list[Mutation]]:
             return None, deletions(self._table, found) + deletions(f"{self._table}_readers", gone)
 
-        await self._database.read_then_write(Statement(self._sql.now), decide)
+        await self._database.read_then_write(Statement(self._sql["now"]), decide)
         return len(found)
 
     def _partitions(self, rows: Iterable[Row]) -> list[_Found]:
@@ -245,7 +245,7 @@ class SpannerPartitionStore:
         return not rows
 
     def _named(self, tokens: Iterable[str]) -> Statement:
-        return Statement(self._sql.named, {"p1": strings(sorted(tokens))})
+        return Statement(self._sql["named"], {"p1": strings(sorted(tokens))})
 
     def _is_ours(self, owned: SpannerPartition, stored: SpannerPartition) -> bool:
         return stored.owner == self._owner and stored.fencing == owned.fencing

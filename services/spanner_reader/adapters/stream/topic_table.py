@@ -67,7 +67,7 @@ class SpannerTopicStore:
 
     @property
     def _asked(self) -> Statement:
-        return Statement(partition_sql(self._database.dialect, self._partition_table).topic)
+        return Statement(partition_sql(self._database.dialect, self._partition_table)["topic"])
 
     def _same(self, topic: str, rows: list[Row]) -> bool:
         ((kept, _readers),) = rows
