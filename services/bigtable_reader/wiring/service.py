@@ -202,7 +202,7 @@ async def prepare(
     log = structlog.get_logger()
     table, rows = watched_table(settings), partition_rows(settings, channels)
     catalog = BigtableCatalog(channels, table)
-    outputs = make_outputs(settings, file, await _families(catalog))
+    outputs = make_outputs(settings, file, (await catalog.inspect()).families)
     options = file.options(settings.bigtable_table).bigtable
     resync_requests = resync_requests_of(settings, channels, file)
     inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
@@ -270,7 +270,3 @@ def resync_requests_of(settings: Settings, channels: BigtableChannels, file: Tab
         MicrosecondClock(),
         watching_of(options.mode, options.bigtable),
     )
-
-
-async def _families(catalog: BigtableCatalog) -> Collection[str]:
-    return (await catalog.inspect()).families

@@ -70,7 +70,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
         writer = composed.writer
         sent = Report(
             counts=counts or Counts(),
-            process=_process_name(),
+            process=f"{socket.gethostname()}:{os.getpid()}",
             appends=writer.appends.since(before) if ended else Appends(),
             retries=RETRIED.since(retries) if ended else {},
             connections=writer.connections_open,
@@ -123,10 +123,6 @@ def _with_data(options: SinkOptions, messages: pa.Table, damaged: int, leases: P
     except BaseException:
         leases.release(messages["ack_id"].to_pylist())
         raise
-
-
-def _process_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)

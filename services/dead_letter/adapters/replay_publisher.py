@@ -57,11 +57,8 @@ class PubsubReplayPublisher:
         queues = [list(publish_requests(self._topic, messages)) for messages in by_key.values()]
         for start in range(0, len(queues), _AT_ONCE):
             for requests in zip_longest(*queues[start : start + _AT_ONCE]):
-                self._confirmed([request for request in requests if request is not None])
-
-    def _confirmed(self, requests: Sequence[Any]) -> None:
-        """Return when Pub/Sub has confirmed these requests, each of another key; only what failed is sent again."""
-        retrying(self._stop, self._budget)(self._try, list(requests))
+                left = [request for request in requests if request is not None]  # each is of another key
+                retrying(self._stop, self._budget)(self._try, left)
 
     def _try(self, left: list[Any]) -> None:
         """Publish what is left, and take out what is confirmed; TransientError if that is not all."""

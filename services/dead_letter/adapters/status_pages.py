@@ -36,7 +36,7 @@ class HttpStatusPages:
     def _get(self, address: str, path: str, largest: int, until: float) -> tuple[int, bytes]:
         parts = urlsplit(address)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=_left(until))
+        connection = kind(parts.hostname or "", parts.port, timeout=max(0.001, until - time.monotonic()))
         silence = Silence.UNREACHABLE
         try:
             connection.connect()
@@ -79,7 +79,3 @@ def _ended_at(connected: socket.socket, until: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _left(until: float) -> float:
-    return max(0.001, until - time.monotonic())

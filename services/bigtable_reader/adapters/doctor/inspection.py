@@ -158,7 +158,7 @@ def inspect_table(table: Table, inspection: TableInspection, options: BigtableOp
             f"none of its {len(inspection.families)} families is watched: no row would ever be there",
             "create a family, or see families and excluded_families in the tables file",
         )
-    for name in _declared(options):
+    for name in sorted({column.family for column in options.columns}):
         if name not in inspection.families:
             yield Finding.warning(
                 f"{what}: families",
@@ -185,10 +185,6 @@ def require_no_error(findings: Collection[Finding]) -> None:
         raise MisconfiguredError(
             "bigtable-table-unfit", "\n".join(f"{found.check}: {found.detail}\n-> {found.fix}" for found in errors)
         )
-
-
-def _declared(options: BigtableOptions) -> list[str]:
-    return sorted({column.family for column in options.columns})
 
 
 async def _profile(channels: BigtableChannels, table: Table, check: str, *, transactional: bool) -> Finding:

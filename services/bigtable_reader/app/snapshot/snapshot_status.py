@@ -75,10 +75,11 @@ def summaries(
     lost = survey.resync_request is not None and found.run <= survey.resync_request.lost_run
     never = lost and found.whole and not (found.announced or cancelled)
     complete = None if never or found.complete_since is None else _time(Microseconds(found.complete_since))
+    covered = uncovered(uncovered(part.range for part in found.parts))  # what lies between the holes between the parts
     return [
         {
             "table": table,
-            "keys": None if found.whole else list(map(str, _covered(found))),
+            "keys": None if found.whole else list(map(str, covered)),
             "state": "READING" if left else "CANCELLED" if cancelled else "DONE",
             "rows": sum(part.rows for part in found.parts),
             "ranges": len(found.parts),
@@ -111,11 +112,6 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     if shown["waits"] is not None:
         yield f"  it waits: {shown['waits']['why']}"
         yield f"  -> {shown['waits']['fix']}"
-
-
-def _covered(found: Snapshot) -> Sequence[KeyRange]:
-    """Return the keys of a snapshot: what lies between the holes between its parts."""
-    return uncovered(uncovered(part.range for part in found.parts))
 
 
 def _time(time: Microseconds) -> str:

@@ -60,7 +60,7 @@ def parse_objects(
 
     What objects hold under an ``ignored`` name is passed over, whatever it is.
     """
-    schema = pa.schema([(_OBJECT, _struct(columns))])
+    schema = pa.schema([(_OBJECT, pa.struct([(column.name, parsed_type(column.type)) for column in columns]))])
     constants = _bare_constants(columns)
     refused: dict[int, tuple[Reason, str]] = {}
 
@@ -83,10 +83,6 @@ def parse_objects(
     structs = one_array(pa.concat_tables(parsed_blocks).column(_OBJECT))
     names = [column.name for column in columns]
     return Parsed(dict(zip(names, structs.flatten(), strict=True)), structs.is_valid(), refused)
-
-
-def _struct(columns: Sequence[TableColumn]) -> pa.StructType:
-    return pa.struct([(column.name, parsed_type(column.type)) for column in columns])
 
 
 def parsed_type(kind: ColumnType) -> pa.DataType:

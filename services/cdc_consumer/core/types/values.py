@@ -329,26 +329,6 @@ def _whole_numbers(texts: pa.Array) -> pa.Array | None:
     return pc.cast(texts, pa.int64())
 
 
-def _numerics(texts: pa.Array) -> pa.Array | None:
-    return texts if _all_match(texts, _PLAIN_NUMERIC) else None
-
-
-def _pg_numerics(texts: pa.Array) -> pa.Array | None:
-    return texts if _all_match(texts, _PG_NUMERIC) else None
-
-
-def _uuids(texts: pa.Array) -> pa.Array | None:
-    return texts if _all_match(texts, _UUID) else None
-
-
-def _intervals(texts: pa.Array) -> pa.Array | None:
-    return texts if _all_match(texts, _DURATION) and _all_match(texts, _IS_DURATION) else None
-
-
-def _bytes_texts(texts: pa.Array) -> pa.Array | None:
-    return texts if _all_match(texts, _NORMAL_BASE64) else None
-
-
 def _days(texts: pa.Array) -> pa.Array | None:
     return _within(pc.cast(texts, pa.date32()).cast(pa.int32()), FIRST_DAY, LAST_DAY)
 
@@ -400,6 +380,10 @@ def _all_match(texts: pa.Array, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"), min_count=0).as_py())
 
 
+def _matching(*patterns: str) -> Callable[[pa.Array], pa.Array | None]:
+    return lambda texts: texts if all(_all_match(texts, pattern) for pattern in patterns) else None
+
+
 def _characters(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Return the bytes of all texts, one after the other, and where in them each text starts (and the last ends)."""
     _, offsets_buffer, data_buffer = texts.buffers()
@@ -426,20 +410,22 @@ class _Fitting:
 
 _WHOLE_NUMBER_FITTING: Final = _Fitting(_whole_numbers, exact_whole_number, "not a whole number of 64 bits")
 _BYTES_FITTING: Final = _Fitting(decode_base64, exact_bytes, "not base64")
-_BYTES_KEY_FITTING: Final = _Fitting(_bytes_texts, exact_bytes_text, "not base64")
+_BYTES_KEY_FITTING: Final = _Fitting(_matching(_NORMAL_BASE64), exact_bytes_text, "not base64")
 _FITTINGS: Final[Mapping[ColumnType, _Fitting]] = {
     INT64: _WHOLE_NUMBER_FITTING,
     ENUM: _WHOLE_NUMBER_FITTING,
-    NUMERIC: _Fitting(_numerics, exact_numeric, "not a decimal number of 38 digits, 9 of them after the point"),
+    NUMERIC: _Fitting(
+        _matching(_PLAIN_NUMERIC), exact_numeric, "not a decimal number of 38 digits, 9 of them after the point"
+    ),
     DATE: _Fitting(_days, exact_day, "not a date from 0001-01-01 to 9999-12-31"),
     TIMESTAMP: _Fitting(_instants, exact_microsecond, "not an RFC 3339 timestamp from 0001-01-01 to 9999-12-31"),
     BYTES: _BYTES_FITTING,
     PROTO: _BYTES_FITTING,
     BYTES_KEY: _BYTES_KEY_FITTING,
     PROTO_KEY: _BYTES_KEY_FITTING,
-    INTERVAL: _Fitting(_intervals, exact_interval, "not an ISO 8601 duration"),
-    UUID: _Fitting(_uuids, exact_uuid, "not a UUID"),
-    PG_NUMERIC: _Fitting(_pg_numerics, exact_pg_numeric, "neither a decimal number nor NaN"),
+    INTERVAL: _Fitting(_matching(_DURATION, _IS_DURATION), exact_interval, "not an ISO 8601 duration"),
+    UUID: _Fitting(_matching(_UUID), exact_uuid, "not a UUID"),
+    PG_NUMERIC: _Fitting(_matching(_PG_NUMERIC), exact_pg_numeric, "neither a decimal number nor NaN"),
     JSON: _Fitting(_documents, exact_json, "not a JSON text"),
     PG_JSONB: _Fitting(
         _pg_documents,

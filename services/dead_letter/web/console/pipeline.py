@@ -4,7 +4,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from services.dead_letter.core.attention import headline, needs_attention
-from services.dead_letter.core.dead_letters import DeadLetterStats
 from services.dead_letter.core.documents import stats_document
 from services.dead_letter.core.statuses import MOST_TABLES_SHOWN, ReaderStatus, tables_of
 from services.dead_letter.web.console.pages import ConsolePages
@@ -33,10 +32,6 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
             items=items,
             headline=headline(items).capitalize(),
             where=tools.console.launcher.where,
-            stats=_shown(stats),
+            stats=None if stats is None else stats_document(stats),
             store_error=error,
         )
-
-
-def _shown(stats: DeadLetterStats | None) -> object:
-    return None if stats is None else stats_document(stats)

@@ -403,7 +403,7 @@ class Completer:
         With ``sure`` there are none: these columns are known to be those of the time.
         """
         header, why = self._header(watched, rows), "rows that were updated had not been there"
-        columns = _beside_key(watched)
+        columns = frozenset(column.name for column in watched.column_types if not column.is_primary_key)
         wanting = {row_id: each for row_id, each in rows.items() if needs_read(each, columns)}
         lost: dict[bytes, Sequence[QueuedChange]] = {}
 
@@ -655,10 +655,6 @@ def _in_two(rows: Changes) -> Sequence[Changes]:
     """Return some rows, and the others."""
     each = list(rows.items())
     return dict(each[: len(each) // 2]), dict(each[len(each) // 2 :])
-
-
-def _beside_key(table: WatchedTable) -> frozenset[str]:
-    return frozenset(column.name for column in table.column_types if not column.is_primary_key)
 
 
 def _named(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[Mapping[str, object]]:
