@@ -33,16 +33,13 @@ class TopicSubscriptions:
         """
         stop = Stop()
         try:
-            await asyncio.to_thread(self._check, stop)
+            await asyncio.to_thread(self.check_now, stop)
         except asyncio.CancelledError:
             stop.request()  # the thread is not waited for by who cancelled, but by the end of the loop
             raise
 
     def check_now(self, stop: Stop, progressed: Progressed = None) -> None:
         """Do the same, where there is no event loop yet; with ``progressed`` until Pub/Sub has answered."""
-        self._check(stop, progressed)
-
-    def _check(self, stop: Stop, progressed: Progressed = None) -> None:
         with stoppable_channel(self._emulator_host, stop) as channel:
             for topic in self._topics:
                 needed = self._subscription if topic == self._topics[0] else None

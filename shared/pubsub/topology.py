@@ -4,7 +4,7 @@ Pub/Sub confirms what is published to a topic without a subscription, and discar
 expiry is deleted after 31 days without a consumer, with everything it holds; a filter acknowledges what it leaves out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -25,9 +25,8 @@ from shared.runtime.stop import Stop
 
 KEEP_MESSAGES_FOR: Final = timedelta(days=7)
 ACK_DEADLINE: Final = timedelta(seconds=60)
-MAX_DELIVERY_ATTEMPTS: Final = (
-    100  # Pub/Sub's maximum: an outage costs attempts too, and is no reason for a dead letter
-)
+# Pub/Sub's maximum: an outage costs attempts too, and is no reason for a dead letter.
+MAX_DELIVERY_ATTEMPTS: Final = 100
 AGENT: Final = "gcp-sa-pubsub.iam.gserviceaccount.com"
 SETUP: Final = "python -m services.cdc_consumer setup"
 
@@ -358,16 +357,10 @@ class _Pubsub:
         self._progressed = progressed
 
     def create_topic(self, topic: str) -> None:
-        def create() -> None:
-            self._publisher.create_topic(request={"name": topic}, retry=None, timeout=_TIMEOUT)
+        self._unless_there(f"create topic {topic}", self._publisher.create_topic, {"name": topic})
 
-        self._unless_there(f"create topic {topic}", create)
-
-    def create_subscription(self, request: dict[str, Any]) -> None:
-        def create() -> None:
-            self._subscriber.create_subscription(request=request, retry=None, timeout=_TIMEOUT)
-
-        self._unless_there(f"create subscription {request['name']}", create)
+    def create_subscription(self, request: Mapping[str, Any]) -> None:
+        self._unless_there(f"create subscription {request['name']}", self._subscriber.create_subscription, request)
 
     def subscriptions_of(self, topic: str) -> list[str]:
         def names() -> list[str]:
@@ -410,12 +403,10 @@ class _Pubsub:
             )
         return found
 
-    def _unless_there(self, what: str, create: Callable[[], None]) -> None:
+    def _unless_there(self, what: str, create: Callable[..., object], request: Mapping[str, Any]) -> None:
         def create_or_leave() -> None:
-            try:
-                create()
-            except AlreadyExists:
-                return
+            with suppress(AlreadyExists):
+                create(request=request, retry=None, timeout=_TIMEOUT)
 
         self._call(what, create_or_leave)
 
