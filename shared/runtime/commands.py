@@ -26,7 +26,13 @@ _MISTYPED: Final = 0.82
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorCommand:
+class JsonCommand:
+    """A command that takes nothing but how its answer is printed."""
+
+    json: Json = False
+
+
+class DoctorCommand(JsonCommand):
     """Check everything that the service needs.
 
     Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else
@@ -39,11 +45,8 @@ class DoctorCommand:
       {program} doctor --json
     """
 
-    json: Json = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderStatusCommand:
+class ReaderStatusCommand(JsonCommand):
     """Print how far all readers are, and what needs attention.
 
     The partition table is read; no reader has to run. Exits 1 where something needs attention.
@@ -55,11 +58,8 @@ class ReaderStatusCommand:
       {program} status --json
     """
 
-    json: Json = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCommand:
+class TopicCommand(JsonCommand):
     """Let the readers publish to another topic from now on.
 
     That is TOPIC, in place of the topic they published to. No reader may run. What the former topic still holds stays
@@ -71,8 +71,6 @@ class TopicCommand:
       TOPIC=changes-2 {program} topic
       TOPIC=changes-2 {program} topic --json
     """
-
-    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,11 @@
 """The commands beside the Bigtable reader, and what each of them takes."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from shared.runtime.commands import (
     CommandLine,
     DoctorCommand,
-    Json,
+    JsonCommand,
     ReaderStatusCommand,
     RowsCommand,
     SnapshotCommand,
@@ -14,7 +13,6 @@ from shared.runtime.commands import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BigtableSnapshotCommand(SnapshotCommand):
     """Read the rows of the table again, as they are now.
 
@@ -29,8 +27,7 @@ class BigtableSnapshotCommand(SnapshotCommand):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BigtablePauseCommand:
+class BigtablePauseCommand(JsonCommand):
     """Pause the stream: nothing is read, and nothing is lost for as long as the stream keeps it.
 
     It takes no tables: a Bigtable reader reads one, which is the stream.
@@ -42,11 +39,8 @@ class BigtablePauseCommand:
       {program} pause --json
     """
 
-    json: Json = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BigtableResumeCommand:
+class BigtableResumeCommand(JsonCommand):
     """Resume the stream where it was paused.
 
     Examples:
@@ -56,11 +50,8 @@ class BigtableResumeCommand:
       {program} resume --json
     """
 
-    json: Json = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BigtableSyncedCommand:
+class BigtableSyncedCommand(JsonCommand):
     """Remove the resync request of the table.
 
     Use it when all of its rows came again in another way; a snapshot removes it by itself.
@@ -71,8 +62,6 @@ class BigtableSyncedCommand:
       {program} synced
       {program} synced --json
     """
-
-    json: Json = False
 
 
 BigtableReaderCommand = (

@@ -11,7 +11,7 @@ from services.cdc_consumer.core.advice.advice import DRAINED
 from shared.contracts.durations import parse_duration
 from shared.contracts.sizes import parse_size
 from shared.contracts.timestamps import parse_timestamp
-from shared.runtime.commands import CommandLine, DoctorCommand, Json, Tables
+from shared.runtime.commands import CommandLine, DoctorCommand, Json, JsonCommand, Tables
 
 
 def _duration(value: str | timedelta) -> timedelta:
@@ -51,8 +51,7 @@ TemporaryDataset = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupCommand:
+class SetupCommand(JsonCommand):
     """Make the topics and subscriptions that are missing, and check those that are there.
 
     Examples:
@@ -61,8 +60,6 @@ class SetupCommand:
       {program} setup
       {program} setup --json
     """
-
-    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

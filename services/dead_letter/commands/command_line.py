@@ -8,7 +8,7 @@ import typer
 
 from services.dead_letter.app.replay.replay import DEFAULT_RATE
 from services.dead_letter.commands.filters import SelectingCommand
-from shared.runtime.commands import CommandLine, DoctorCommand, Json
+from shared.runtime.commands import CommandLine, DoctorCommand, Json, JsonCommand
 
 _MOST: Final = 1_000_000  # a list is made in memory
 
@@ -82,8 +82,7 @@ class GroupsCommand(SelectingCommand):
     json: Json = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsCommand:
+class StatsCommand(JsonCommand):
     """Show how many dead letters there are, by state, reason and table.
 
     Examples:
@@ -92,8 +91,6 @@ class StatsCommand:
       {program} stats
       {program} stats --json
     """
-
-    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
