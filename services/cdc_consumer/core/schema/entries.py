@@ -19,8 +19,6 @@ from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, microseconds
 
-ONCE_SUFFIX: Final = "_changelog_once"
-
 WRITTEN_COLUMN: Final = "big_query_commit_timestamp"
 """When the entry was on its way into BigQuery; of an entry that is repeated each row has its own."""
 ROW_KEY_COLUMN: Final = "row_key"
@@ -66,11 +64,6 @@ def entry_columns(sequence: pa.StringArray, commit: pa.Array, now: Nanoseconds) 
         SEQUENCE_COLUMN: normal_sequences(sequence),
         COMMIT_TIMESTAMP_COLUMN: commit,
     }
-
-
-def once_view_name(definition: TableDefinition) -> str:
-    """Return the name of the view over a table of entries."""
-    return definition.name.removesuffix(CHANGELOG_SUFFIX) + ONCE_SUFFIX
 
 
 def once_view_query(changelog: str, columns: Sequence[str], primary_key: Sequence[str]) -> str:

@@ -11,10 +11,9 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, within_limit
-from services.cdc_consumer.core.types.arrays import by_halves, one_array
+from services.cdc_consumer.core.types.arrays import by_halves, json_table, one_array
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from services.cdc_consumer.core.types.types import BOOL, INT64, JSON, STRING, TIMESTAMP
 from services.cdc_consumer.core.types.values import wire_values
@@ -25,7 +24,6 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, microseconds
 
 CHANGELOG_SUFFIX: Final = "_changelog"
-VIEW_SUFFIX: Final = "_history"
 
 MOD_TYPE_COLUMN: Final = "_metadata_spanner_mod_type"
 """The source's own word, and DELETE of whatever deletes."""
@@ -90,11 +88,6 @@ def history_definition(header: Header, name: str, columns: Sequence[TableColumn]
     )
 
 
-def history_view_name(definition: TableDefinition) -> str:
-    """Return the name of the view over a history."""
-    return definition.name.removesuffix(CHANGELOG_SUFFIX) + VIEW_SUFFIX
-
-
 def history_view_query(changelog: str, columns: Sequence[str], primary_key: Sequence[str]) -> str:
     """Return the view over a history, by the full name of its table (``project.dataset.table``) and all its columns.
 
@@ -151,17 +144,8 @@ def _places(places: Sequence[msgspec.Raw]) -> pa.Table:
     def fast(start: int, stop: int) -> pa.Table | None:
         # A place is exactly one JSON value, so whatever it holds its line is one document of the block.
         text = b'{"o":' + b'}\n{"o":'.join(places[start:stop]) + b"}\n"
-        try:
-            table = pyarrow.json.read_json(
-                pa.BufferReader(text),
-                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-                parse_options=pyarrow.json.ParseOptions(
-                    explicit_schema=_LINE_SCHEMA, unexpected_field_behavior="ignore"
-                ),
-            )
-        except pa.ArrowException:
-            return None
-        if table.schema != _LINE_SCHEMA or len(table) != stop - start:
+        table = json_table(_LINE_SCHEMA, text, "ignore")
+        if table is None or table.schema != _LINE_SCHEMA or len(table) != stop - start:
             return None
         return pa.table(one_array(table.column("o")).flatten(), schema=_PLACE_SCHEMA)
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from services.cdc_consumer.core.schema.entries import once_view_name, once_view_query
-from services.cdc_consumer.core.schema.history import history_view_name, history_view_query
+from services.cdc_consumer.core.schema.entries import once_view_query
+from services.cdc_consumer.core.schema.history import CHANGELOG_SUFFIX, history_view_query
 from services.cdc_consumer.core.schema.tables import TableDefinition
 
 
 def view_name(definition: TableDefinition) -> str:
     """Return the name of the view over a history or a table of entries."""
-    return once_view_name(definition) if definition.entries else history_view_name(definition)
+    suffix = "_changelog_once" if definition.entries else "_history"
+    return definition.name.removesuffix(CHANGELOG_SUFFIX) + suffix
 
 
 def view_query(changelog: str, columns: Sequence[str], definition: TableDefinition) -> str:

@@ -15,10 +15,9 @@ from typing import Final, NoReturn
 
 import msgspec
 import pyarrow as pa
-import pyarrow.json
 
 from services.cdc_consumer.core.schema.tables import TableColumn
-from services.cdc_consumer.core.types.arrays import by_halves, one_array
+from services.cdc_consumer.core.types.arrays import by_halves, json_table, one_array
 from services.cdc_consumer.core.types.types import ColumnType, is_known
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -113,18 +112,8 @@ def _fast(
 
 
 def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table | None:
-    try:
-        table = pyarrow.json.read_json(
-            pa.BufferReader(text),
-            # One block, so that nothing is cut at a line break inside a document; one thread, the task's own.
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="infer" if ignored else "error"
-            ),
-        )
-    except pa.ArrowException:
-        return None
-    if ignored:
+    table = json_table(schema, text, "infer" if ignored else "error")
+    if ignored and table is not None:
         table = _without(table, schema, ignored)
     return table if table is not None and table.schema == schema else None
 

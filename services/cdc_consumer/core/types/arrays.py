@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 
 _PAD: Final = ord("=")
 _INVALID: Final = 0xFF
@@ -29,6 +30,22 @@ _SEXTETS: Final = _sextets()
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """Return a column in one piece; without a copy where it is one already."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def json_table(schema: pa.Schema, lines: bytes, unexpected: str) -> pa.Table | None:
+    """Return JSON documents, a line each, as a table; None where one does not fit.
+
+    ``unexpected``: what becomes of fields that the schema lacks, in the words of `pyarrow.json.ParseOptions`.
+    """
+    try:
+        return pyarrow.json.read_json(
+            pa.BufferReader(lines),
+            # One block, so that nothing is cut at a line break inside a document; one thread, the task's own.
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+        )
+    except pa.ArrowException:
+        return None
 
 
 def decode_base64(texts: pa.StringArray) -> pa.BinaryArray | None:

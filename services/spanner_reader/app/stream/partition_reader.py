@@ -154,10 +154,7 @@ class _Together:
         self.last = record.commit_timestamp
         if changes:
             self.changes += len(changes)
-            of_table = self.of_tables.get(header.table)
-            if of_table is None:
-                of_table = self.of_tables[header.table] = (header, [])
-            of_table[1].extend(changes)
+            self.of_tables.setdefault(header.table, (header, []))[1].extend(changes)
 
 
 class SpannerPartitionReader:
