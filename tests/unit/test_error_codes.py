@@ -5,7 +5,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from shared.contracts.reasons import Reason
 from tests.documents.errors import CODE, EXPLAINED, FILE, RaisedError, codes_quoted, raised_errors, wordless_codes
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -45,9 +44,3 @@ def test_every_code_has_a_heading_on_the_page_of_error_messages() -> None:
 
 def test_a_code_whose_message_has_no_words_of_its_own_is_explained_and_no_other() -> None:
     assert wordless_codes() == set(EXPLAINED)
-
-
-def test_every_reason_of_a_dead_letter_has_a_heading_on_the_page_of_dead_letters() -> None:
-    headings = HEADING.findall((DOCS / "reference/dead-letters.md").read_text(encoding="utf-8"))
-
-    assert {reason.value for reason in Reason} <= set(headings)

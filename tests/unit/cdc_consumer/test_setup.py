@@ -14,25 +14,19 @@ TOPOLOGY = PubsubTopology(
 )
 
 
-@pytest.mark.parametrize(("emulated", "grants"), [(False, 2), (True, 0)])
-def test_as_json_set_up_names_what_there_is_and_the_commands_that_grant_what_is_missing(
-    emulated: bool, grants: int
+@pytest.mark.parametrize(("emulated", "grants", "lines"), [(False, 2, 3), (True, 0, 0)])
+def test_set_up_names_what_there_is_and_the_commands_that_grant_what_is_missing_of_which_an_emulator_needs_none(
+    emulated: bool, grants: int, lines: int
 ) -> None:
-    out = io.StringIO()
-    print_topology(TOPOLOGY, out, emulated=emulated, as_json=True)
-    shown = json.loads(out.getvalue())
+    document, text = io.StringIO(), io.StringIO()
+    print_topology(TOPOLOGY, document, emulated=emulated, as_json=True)
+    print_topology(TOPOLOGY, text, emulated=emulated, as_json=False)
+
+    shown = json.loads(document.getvalue())
     still_to_grant = shown.pop("still_to_grant")
     assert shown == {
         name: getattr(TOPOLOGY, name)
         for name in ("topic", "subscription", "dead_letter_topic", "dead_letter_subscription")
     }
     assert [one.split()[:2] for one in still_to_grant] == [["gcloud", "pubsub"]] * grants
-
-
-@pytest.mark.parametrize(("emulated", "lines"), [(False, 3), (True, 0)])
-def test_as_text_set_up_prints_what_is_still_to_be_granted_where_an_emulator_needs_nothing(
-    emulated: bool, lines: int
-) -> None:
-    out = io.StringIO()
-    print_topology(TOPOLOGY, out, emulated=emulated, as_json=False)
-    assert len(out.getvalue().splitlines()) == lines
+    assert len(text.getvalue().splitlines()) == lines
