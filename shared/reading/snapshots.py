@@ -272,7 +272,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
         options: SnapshotOptions,
     ) -> None:
         """``trusted`` returns whether the topic keeps what is published: progress is saved only then."""
-        self._source = source
+        self.source = source
         self._ends = ends
         self._trusted = trusted
         self._stop = stop
@@ -315,8 +315,8 @@ class Snapshots(Generic[RangeT, SurveyT]):
 
     async def over(self) -> bool:
         """Return whether nothing is left to read, here or elsewhere, and every end is announced."""
-        survey = await self._source.survey()
-        return not self._source.is_left(survey) and self._ends.all_announced(survey)
+        survey = await self.source.survey()
+        return not self.source.is_left(survey) and self._ends.all_announced(survey)
 
     async def _keep_announcing(self) -> None:
         """Announce in a task of its own: no lease waits for a publication."""
@@ -342,7 +342,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
                 survey = await self._survey()
                 await self._claim()
                 if survey is not None:
-                    await self._source.tidy(survey)
+                    await self.source.tidy(survey)
         except TimeoutError as error:
             raise TransientError(f"no ranges could be claimed within {seconds:g} s, which is half a lease") from error
 
@@ -353,11 +353,11 @@ class Snapshots(Generic[RangeT, SurveyT]):
         if began < self._next_survey:
             return None
         try:
-            survey = await self._source.survey()
+            survey = await self.source.survey()
         finally:
             took = min(clock.time() - began, self._options.lease.total_seconds() / 2)  # more: the process was suspended
             self._next_survey = began + _SURVEY_PAUSE * took
-        self._busy = self._source.learn(survey)
+        self._busy = self.source.learn(survey)
         self._ends.learn(survey)
         return survey
 
@@ -365,7 +365,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
         room = self._options.ranges - len(self._owned)
         if room <= 0:
             return
-        for owned in await self._source.claim(self._owned.keys(), room):
+        for owned in await self.source.claim(self._owned.keys(), room):
             self._owned[owned.place] = owned
             owned.task = asyncio.create_task(self._follow(owned), name=f"snapshot, {owned.names}")
             owned.task.add_done_callback(partial(self._on_task_done, owned))
@@ -375,14 +375,14 @@ class Snapshots(Generic[RangeT, SurveyT]):
 
         A lease that cannot be released is not renewed either: it expires.
         """
-        paused = self._source.paused([one for one in self._owned.values() if not one.over and not one.complete])
+        paused = self.source.paused([one for one in self._owned.values() if not one.over and not one.complete])
         for one in paused:
             one.over = True
         await _cancel(_tasks(paused))
         for one in paused:
             self._owned.pop(one.place, None)
         if paused and self._trusted():
-            await self._source.save(paused, release=True)
+            await self.source.save(paused, release=True)
 
     async def _save(self, *, release: bool = False) -> None:
         async with self._saving:
@@ -390,7 +390,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
             if not owned or not self._trusted():
                 return
             complete = [one for one in owned if one.complete]
-            lost = await self._source.save(owned, release=release)
+            lost = await self.source.save(owned, release=release)
         self._lose(lost)
         for one in owned if release else complete:
             one.over = True
@@ -428,12 +428,12 @@ class Snapshots(Generic[RangeT, SurveyT]):
             try:
                 async for attempt in retrying_async(self._stop, name=f"read snapshot, {owned.names}"):
                     with attempt:
-                        if not await self._source.read(owned, self._publisher):
+                        if not await self.source.read(owned, self._publisher):
                             self._lose([owned.place])
                             return
                 break
             except MisconfiguredError as error:
-                await self._source.recover(owned, error)
+                await self.source.recover(owned, error)
         owned.complete = True
 
 

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.adapters.stream.topic_cell import replace_topic
 from services.bigtable_reader.app.snapshot.snapshot_status import summaries
 from services.bigtable_reader.app.status.status import document, exit_code, lines
@@ -38,7 +39,6 @@ from services.bigtable_reader.wiring.stores import (
     partition_store,
     resync_store,
     snapshot_store,
-    table_scan,
     topic_of,
     watched_table,
 )
@@ -100,7 +100,7 @@ async def snapshots_of(parsed: BigtableSnapshotCommand, settings: Settings, out:
                 end=micros(settings.end_timestamp),
                 store=snapshot_store(settings, channels, "", watching.digest),
                 poll=lambda: read_survey(settings, channels, clock.now()),
-                scan=table_scan(channels, watched_table(settings), Watched(options.bigtable)),
+                scan=BigtableScan(channels, watched_table(settings), Watched(options.bigtable)),
                 clock=clock,
                 out=out,
             )

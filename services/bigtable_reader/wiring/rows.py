@@ -11,6 +11,7 @@ from functools import partial
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.adapters.stream.topic_cell import check_topic
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
@@ -29,7 +30,6 @@ from services.bigtable_reader.wiring.stores import (
     partition_store,
     resync_store,
     snapshot_store,
-    table_scan,
     topic_of,
     watched_table,
 )
@@ -88,7 +88,7 @@ async def rows(settings: Settings) -> int:
         answers = BigtableSourceRows(
             MirroredRows(images, watched_ranges(prefix.encode() for prefix in options.bigtable.key_prefixes)),
             partial(key_of, options=options.bigtable),
-            table_scan(channels, table, watched),
+            BigtableScan(channels, table, watched),
             BigtableRows(channels, table, watched),
             survey,
             publisher,

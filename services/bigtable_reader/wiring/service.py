@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.doctor.inspection import COSTS, inspect, require_no_error
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
@@ -43,7 +44,6 @@ from services.bigtable_reader.wiring.stores import (
     partition_store,
     resync_store,
     snapshot_store,
-    table_scan,
     topic_of,
     watched_table,
 )
@@ -116,7 +116,7 @@ async def read(
                 snapshots = snapshot_store(settings, channels, owner, watching)
                 keys = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
                 rows = MirroredRows(outputs.images, keys, watching)
-                scan = table_scan(channels, table, outputs.watched)
+                scan = BigtableScan(channels, table, outputs.watched)
                 resync, automatic = resync_store(settings, channels), settings.resync == "automatic"
                 save = min(settings.lease_duration / 6, _LONGEST_SAVE)
                 return BigtableSnapshots(

@@ -5,11 +5,9 @@ from typing import Final
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.schema.resync_cell import BigtableResyncStore
-from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.adapters.snapshot.snapshot_row import BigtableSnapshotStore
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore, PartitionTimes
-from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.settings import Settings
@@ -72,11 +70,6 @@ def snapshot_store(
 def resync_store(settings: Settings, channels: BigtableChannels) -> BigtableResyncStore:
     """Return what needs all rows to be read again."""
     return BigtableResyncStore(partition_rows(settings, channels))
-
-
-def table_scan(channels: BigtableChannels, table: Table, watched: Watched) -> BigtableScan:
-    """Return the watched families of the table's rows, in key order."""
-    return BigtableScan(channels, table, watched)
 
 
 def topic_of(settings: Settings) -> ReaderTopic:

@@ -61,16 +61,12 @@ from services.bigtable_reader.core.stream.partitions import BigtablePartitionSur
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.ports import ReadRefusedError, TableScan, TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError
-from shared.reading.publishing import ChangePublisher
 from shared.reading.snapshots import (
     OwnedRange,
-    SnapshotEnds,
-    SnapshotOptions,
     SnapshotPublisher,
     Snapshots,
     wait_for_operator,
 )
-from shared.runtime.stop import Stop
 
 _LOG_EVERY: Final = timedelta(minutes=1)
 """How often a part that waits is logged."""
@@ -334,14 +330,4 @@ class BigtableSnapshotSource:
 class BigtableSnapshots(Snapshots[OwnedPart, SurveyedSnapshot]):
     """The loop of `shared.reading.snapshots`, and its source, which needs each survey of the stream's key ranges."""
 
-    def __init__(
-        self,
-        source: BigtableSnapshotSource,
-        ends: SnapshotEnds[SurveyedSnapshot],
-        publisher: ChangePublisher,
-        trusted: Callable[[], bool],
-        stop: Stop,
-        options: SnapshotOptions,
-    ) -> None:
-        super().__init__(source, ends, publisher, trusted, stop, options)
-        self.surveyed = source.surveyed
+    source: BigtableSnapshotSource

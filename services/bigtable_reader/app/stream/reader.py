@@ -185,7 +185,7 @@ class BigtableReader:
             )
         self._show(survey)
         if self._snapshots is not None:
-            self._snapshots.surveyed(survey, asked_at)
+            self._snapshots.source.surveyed(survey, asked_at)
         if all(has_reached(stream_range, survey, self._options.end) for stream_range in survey.stream_ranges) and (
             self._snapshots is None or await self._snapshots.over()
         ):
