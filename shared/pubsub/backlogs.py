@@ -25,7 +25,7 @@ from shared.pubsub.topology import retentions
 from shared.runtime.backlog import DEAD_LETTER_SUBSCRIPTION, SUBSCRIPTION, SubscriptionBacklog
 from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Finding
-from shared.runtime.stop import Stop
+from shared.runtime.stop import Stop, in_thread
 
 MONITORING: Final = "https://monitoring.googleapis.com"
 MOST_SUBSCRIPTIONS: Final = 20
@@ -56,12 +56,7 @@ class MonitoredBacklogs:
 
     async def read(self) -> Sequence[SubscriptionBacklog]:
         """Return them as of a few minutes ago; TransientError or MisconfiguredError where they cannot be had."""
-        stop = Stop()
-        try:
-            return await asyncio.to_thread(self._read, stop)
-        except asyncio.CancelledError:
-            stop.request()
-            raise
+        return await in_thread(self._read)
 
     def _read(self, stop: Stop) -> Sequence[SubscriptionBacklog]:
         stores = dict(zip(self._topics, (SUBSCRIPTION, DEAD_LETTER_SUBSCRIPTION), strict=True))

@@ -1,13 +1,12 @@
 """Whether the topics keep what is published to them: asked at the start, and again while a service runs."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.topology import Progressed, check_topic
-from shared.runtime.stop import Stop
+from shared.runtime.stop import Stop, in_thread
 
 
 class TopicSubscriptions:
@@ -31,12 +30,7 @@ class TopicSubscriptions:
 
         MessagesLostError where it is changes that are discarded.
         """
-        stop = Stop()
-        try:
-            await asyncio.to_thread(self.check_now, stop)
-        except asyncio.CancelledError:
-            stop.request()  # the thread is not waited for by who cancelled, but by the end of the loop
-            raise
+        await in_thread(self.check_now)
 
     def check_now(self, stop: Stop, progressed: Progressed = None) -> None:
         """Do the same, where there is no event loop yet; with ``progressed`` until Pub/Sub has answered."""

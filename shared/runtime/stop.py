@@ -113,6 +113,16 @@ async def until_stopped(stop: Stop, call: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, stopping, return_exceptions=True)
 
 
+async def in_thread(call: Callable[[Stop], T]) -> T:
+    """Return what a call returns that a thread makes; it is asked to stop where its caller is cancelled."""
+    stop = Stop()
+    try:
+        return await asyncio.to_thread(call, stop)
+    except asyncio.CancelledError:
+        stop.request()  # the thread is not waited for by who cancelled, but by the end of the loop
+        raise
+
+
 @contextmanager
 def unless_stopped(stop: Stop) -> Iterator[None]:
     """Let errors through, but no TransientError after a stop: that is a retry which the stop has ended, no failure."""

@@ -37,7 +37,7 @@ class BigtableScan:
         most_bytes: int = _BYTES,
         largest_row: int = REQUEST_BYTES,
     ) -> None:
-        """``watched``, ``largest_row``: as of `BigtableRows`.
+        """``watched``: as of `BigtableRows`. ``largest_row``: bytes of an image.
 
         ``most_bytes``: of a page, less the message that goes beyond it.
         """

@@ -38,20 +38,13 @@ class BigtableRows:
     """The rows of one table, through the app profile of its change stream: the same cluster, which has the change."""
 
     def __init__(
-        self,
-        channels: BigtableChannels,
-        table: Table,
-        watched: Watched | None = None,
-        *,
-        most_bytes: int = _BYTES,
-        largest_row: int = REQUEST_BYTES,
+        self, channels: BigtableChannels, table: Table, watched: Watched | None = None, *, most_bytes: int = _BYTES
     ) -> None:
         """``watched`` says which cells are read, None: the newest of all columns.
 
-        ``most_bytes``: of one call, less the message that goes beyond it. ``largest_row``: bytes of an image.
+        ``most_bytes``: of one call, less the message that goes beyond it.
         """
         self._most_bytes = most_bytes
-        self._largest_row = largest_row
         self._channels = channels
         self._table = table
         self._watched = watched
@@ -85,7 +78,7 @@ class BigtableRows:
         request = READ_ROWS.request(table_name=self._table.name, app_profile_id=self._table.app_profile)
         request.rows.row_keys.extend(row_keys)
         request.filter.CopyFrom(self._filter)
-        rows = ArrivingRows(self._watched, self._largest_row)
+        rows = ArrivingRows(self._watched, REQUEST_BYTES)
         answers = self._channels.stream(READ_ROWS, self._table, request, timeout=_TIMEOUT)
         try:
             async with AsyncExitStack() as resources:
@@ -110,6 +103,7 @@ class ArrivingRows:
     """The rows of one call as its answers come: only the cells that images hold, and no row that no message holds."""
 
     def __init__(self, watched: Watched | None, largest_row: int) -> None:
+        """``largest_row``: bytes of an image."""
         self._chunks = RowChunks() if watched is None else RowChunks(watched.versions_in_image)
         self._largest = largest_row
         self._arrived = 0
