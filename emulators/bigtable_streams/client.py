@@ -1,7 +1,6 @@
 """A client of the front's control calls, for tests and the demo."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import grpc
@@ -102,7 +101,5 @@ class FrontControl:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import cycle
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -194,9 +193,7 @@ class BatchPublisher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def _share(self, keys: Collection[str]) -> None:

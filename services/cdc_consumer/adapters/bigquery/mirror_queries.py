@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -242,9 +241,7 @@ class CopiedRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._queries.drop(self._place)
 
     def pages(self) -> Iterator[pa.Table]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 from zlib import crc32
@@ -45,9 +44,7 @@ class DataFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
