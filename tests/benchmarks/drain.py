@@ -18,7 +18,7 @@ from deploy.local.platform.services import Pipeline, Service
 from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.backlog import Backlog, one_change_a_message, pack, release
 from tests.benchmarks.cpu import CpuTimes, cpu_times, used_by_role
-from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_consumer, wait_until
+from tests.benchmarks.pipelines import PROJECT, Platform, paused, running_consumer, settled, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import TABLES, Workload, bigquery_schema, differences
@@ -176,12 +176,12 @@ def drain_to_accepted(
     platform: Platform, pipeline: Pipeline, consumer: Service, backlog: Backlog, into: Drained
 ) -> None:
     """Drain one backlog to the null write server, from its release to the last row accepted."""
-    before, counted = platform.null.stats(), _settled(consumer)
+    before, counted = platform.null.stats(), settled(consumer)
     with paused(consumer):
         release(platform.channel, pipeline.topology.topic, backlog.messages)
         cpu = _cpu(platform, consumer)
         began = time.time()
-    wait_until(platform, lambda: _settled(consumer) >= counted + backlog.changes, "the backlog to be drained")
+    wait_until(platform, lambda: settled(consumer) >= counted + backlog.changes, "the backlog to be drained")
     after = platform.null.stats()
     _take(platform, into, backlog, float(after["last"]) - began, int(after["rows"]) - int(before["rows"]))
     into.cpu.append(_spent(cpu, _cpu(platform, consumer), backlog))
@@ -195,12 +195,12 @@ def _drain_to_applied(
     backlog: Backlog,
     into: Drained,
 ) -> None:
-    counted, written = _settled(consumer), _written(consumer)
+    counted, written = settled(consumer), _written(consumer)
     with paused(consumer):
         release(platform.channel, pipeline.topology.topic, backlog.messages)
         cpu = _cpu(platform, consumer)
         began = time.time()
-    wait_until(platform, lambda: _settled(consumer) >= counted + backlog.changes, "the backlog to be drained", 0.05)
+    wait_until(platform, lambda: settled(consumer) >= counted + backlog.changes, "the backlog to be drained", 0.05)
     for table in TABLES:
         dataset.query(f"SELECT count(*), max(_millrace_commit_timestamp), max(note) FROM {table}")
     seconds = time.time() - began
@@ -257,12 +257,6 @@ def _sizes(backlogs: Sequence[Backlog]) -> str:
     messages = sum(len(one.messages) for one in backlogs)
     changes = sum(one.changes for one in backlogs)
     return f"{changes / messages:.1f} changes a message, packed at {changes / sum(b.seconds for b in backlogs):,.0f}/s"
-
-
-def _settled(consumer: Service) -> int:
-    counted = consumer.metrics()
-    names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
-    return int(sum(counted[name] for name in names))
 
 
 def _written(consumer: Service) -> int:

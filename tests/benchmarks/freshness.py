@@ -29,7 +29,7 @@ from deploy.local.platform.services import Pipeline, Service
 from deploy.local.platform.source import SpannerDatabase
 from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.cpu import cpu_times, used_since
-from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
+from tests.benchmarks.pipelines import Platform, running_consumer, settled, wait_until
 from tests.benchmarks.reader import commit, fresh_source, pipeline_of, running_reader, running_spanner
 from tests.benchmarks.results import REACHED, Measured, percentile, repeated
 from tests.benchmarks.sizes import Sizes
@@ -252,10 +252,3 @@ def _idle(platform: Platform, steady: Steady, sizes: Sizes) -> list[Measured]:
         Measured(name="idle.cores", unit="cores", runs=runs, below=IDLE_TARGET, note="reader, JVM and Python together"),
         *(Measured(name=f"idle.cores.{part}", unit="cores", runs=each) for part, each in parts.items()),
     ]
-
-
-def settled(consumer: Service) -> int:
-    """Return how many changes a consumer has applied, as themselves or in a newer one of the same row."""
-    counted = consumer.metrics()
-    names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
-    return int(sum(counted[name] for name in names))

@@ -168,3 +168,10 @@ def _null_write_server(processes: Processes) -> Iterator[NullWriteServer]:
             yield NullWriteServer(process, found, channel)
     finally:
         process.end()
+
+
+def settled(consumer: Service) -> int:
+    """Return how many changes a consumer has applied, as themselves or in a newer one of the same row."""
+    counted = consumer.metrics()
+    names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
+    return int(sum(counted[name] for name in names))

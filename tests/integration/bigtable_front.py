@@ -14,10 +14,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
+import pytest
 from google.cloud.bigtable_admin_v2 import BigtableInstanceAdminClient, BigtableTableAdminClient
 from google.cloud.bigtable_admin_v2 import types as admin_types
 from google.cloud.bigtable_admin_v2.services.bigtable_instance_admin.transports import (
@@ -115,9 +115,7 @@ class Front:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -278,3 +276,11 @@ def delete_row() -> Any:
     mutation = Mutation()
     mutation.delete_from_row.SetInParent()
     return mutation
+
+
+def code_of(call: Any) -> grpc.StatusCode:
+    """Return the status that a streaming call ends with, which is an error."""
+    with pytest.raises(grpc.RpcError) as raised:
+        list(call)
+    code: grpc.StatusCode = raised.value.code()
+    return code

@@ -5,7 +5,6 @@ And the consumer says what is the matter, and is not taken to be dead for it.
 
 import io
 import json
-import signal
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.local.platform.emulators import HOST
-from deploy.local.platform.processes import Process, Processes
+from deploy.local.platform.processes import Processes
 from deploy.local.platform.services import Service
 from deploy.local.platform.source import Write
 from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
@@ -24,6 +23,7 @@ from services.cdc_consumer.commands.status import status
 from tests.e2e.rig import TABLES, Rig
 from tests.e2e.standing import ACK_DEADLINE, LIVENESS
 from tests.integration.wire import Wire
+from tests.worlds.churn import standing_still
 
 pytestmark = pytest.mark.timeout(300)  # an outage takes its time, and so does a busy machine
 
@@ -129,7 +129,8 @@ def test_bigquery_unavailable_while_a_table_is_new_means_no_redelivery_and_no_de
     written = rig.counted(consumer, "millrace_consumer_written_rows_total")
     (stand_in,) = [one for one in platform_processes.running if one.name == "bigquery_stand_in"]
 
-    with stopped(stand_in) if silent else cut(rig.standing.wires):
+    # Stopped, its connections stay open and new ones are taken, but there is no answer and no error.
+    with standing_still(stand_in) if silent else cut(rig.standing.wires):
         rig.database.alter(f"CREATE TABLE {rig.named('Venues')} (Id INT64 NOT NULL, Name STRING(MAX)) PRIMARY KEY (Id)")
         rig.commit(*[singer(key, "while away") for key in range(5)])
         rig.commit(*[Write("insert", "Venues", {"Id": key, "Name": "new"}) for key in range(10)])
@@ -140,16 +141,6 @@ def test_bigquery_unavailable_while_a_table_is_new_means_no_redelivery_and_no_de
     rig.wait_until_equal([*TABLES, "Venues"])
 
     deliveries.check()
-
-
-@contextmanager
-def stopped(process: Process) -> Iterator[None]:
-    """Stop a server: its connections stay open and new ones are taken, but there is no answer and no error."""
-    process.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        process.signal(signal.SIGCONT)
 
 
 @contextmanager

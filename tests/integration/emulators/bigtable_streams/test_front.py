@@ -11,6 +11,7 @@ from tests.integration.bigtable_front import (
     CLUSTER,
     Front,
     add_to_cell,
+    code_of,
     delete_column,
     delete_family,
     delete_row,
@@ -31,13 +32,6 @@ def entries(change: Any) -> list[str]:
         what = [detail.family_name, *([] if kind == "delete_from_family" else [detail.column_qualifier.decode()])]
         texts.append(f"{kind} {':'.join(what)}")
     return texts
-
-
-def code_of(call: Any) -> grpc.StatusCode:
-    with pytest.raises(grpc.RpcError) as raised:
-        list(call)
-    code: grpc.StatusCode = raised.value.code()
-    return code
 
 
 def test_every_kind_of_write_is_recorded_in_the_order_of_its_application(front: Front) -> None:

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.api_core.exceptions import DeadlineExceeded, FailedPrecondition, PermissionDenied, ServiceUnavailable
 
-from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
+from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, code_of, set_cell
 from tests.integration.bigtable_messages import put_together
 
 pytestmark = pytest.mark.integration
@@ -34,13 +34,6 @@ def write_rows(table: FrontTable, *keys: bytes) -> None:
 
 def keys_of(messages: Any) -> list[bytes]:
     return [message.data_change.row_key for message in messages]
-
-
-def code_of(call: Any) -> grpc.StatusCode:
-    with pytest.raises(grpc.RpcError) as raised:
-        list(call)
-    code: grpc.StatusCode = raised.value.code()
-    return code
 
 
 def ranges(messages: Any) -> list[tuple[bytes, bytes]]:
