@@ -148,8 +148,7 @@ def test_what_could_not_be_dead_lettered_counts_no_more_once_its_task_has_ended(
     garbage = [a_message(data=b"garbage %d" % number) for number in range(2)]
     with listening(lambda _report: None, limit=2) as driver:
         options = replace(OPTIONS, driver=driver)
-        with pytest.raises(MisconfiguredError, match="PERMISSION_DENIED"):
-            write(options, *garbage)
+        write(options, *garbage)
         pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1", "2"])
         monkeypatch.setattr(os, "getpid", lambda: 1_000_000)  # another process
         write(options, *garbage)
