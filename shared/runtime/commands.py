@@ -103,6 +103,18 @@ class SnapshotCommand:
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what is left to read.")] = False
     json: Json = False
 
+    def __post_init__(self) -> None:
+        """Refuse --cancel beside what promises to change nothing, or less."""
+        given = {
+            "--status": self.status,
+            "--dry-run": self.dry_run,
+            "--after": self.after is not None,
+            "--until": self.until is not None,
+        }
+        if self.cancel and any(given.values()):
+            others = ", ".join(name for name, present in given.items() if present)
+            raise typer.BadParameter(f"--cancel cancels all that is left to read: leave out {others}, or --cancel")
+
 
 @dataclass(frozen=True, slots=True)
 class CommandLine(Generic[T]):

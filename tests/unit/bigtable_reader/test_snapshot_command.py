@@ -68,6 +68,17 @@ async def test_as_json_a_dry_run_names_the_keys_and_a_cancellation_reports_wheth
     await world.end()
 
 
+@pytest.mark.parametrize("other", [("--dry-run",), ("--status",), ("--after", "04"), ("--until", "04")])
+async def test_a_cancellation_takes_no_option_that_promises_to_cancel_less(other: tuple[str, ...]) -> None:
+    world = await a_world()
+    await world.request()
+    with pytest.raises(MisconfiguredError, match=f"leave out {other[0]}, or --cancel"):
+        await Command(world)("--cancel", *other)
+    assert world.snapshots.snapshot is not None
+    assert PartState.CANCELLED not in {part.state for part in world.snapshots.snapshot.parts}
+    await world.end()
+
+
 async def test_a_change_log_alone_has_none() -> None:
     world = await a_world()
     with pytest.raises(MisconfiguredError, match="mode both"):

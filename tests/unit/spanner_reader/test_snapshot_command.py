@@ -67,6 +67,14 @@ async def test_as_json_a_cancellation_reports_of_which_tables_something_was_left
         assert (code, json.loads(output)) == (0, {"cancelled": [{"table": "Planes", "changed": was_left}]})
 
 
+@pytest.mark.parametrize("other", [("--dry-run",), ("--status",), ("--after", "[3]"), ("--until", "[3]")])
+async def test_a_cancellation_takes_no_option_that_promises_to_cancel_less(other: tuple[str, ...]) -> None:
+    world = await World.requested(range(20))
+    with pytest.raises(MisconfiguredError, match=f"leave out {other[0]}, or --cancel"):
+        await command(world, "Planes", "--cancel", *other)
+    assert {one.state for one in world.snapshots.rows.values()} == {RangeState.REQUESTED}
+
+
 async def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read() -> None:
     world = World()
     asked = (await command(world, "Planes"))[1]
