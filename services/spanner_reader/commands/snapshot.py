@@ -10,6 +10,7 @@ from typing import Any, Final, TextIO
 
 from services.spanner_reader.app.snapshot.snapshot_status import between, summaries, summary_lines
 from services.spanner_reader.commands.command_line import SpannerSnapshotCommand
+from services.spanner_reader.core.schema.shapes import NEVER
 from services.spanner_reader.core.snapshot.key_ranges import check_some_between, typed_key
 from services.spanner_reader.core.snapshot.snapshot import KeyText, is_read
 from services.spanner_reader.core.stream.changes import googlesql_type
@@ -60,6 +61,14 @@ async def snapshot(
     if command.cancel:
         given_up = await retried(Stop(), lambda: store.cancel(tables), COMMAND_RETRY_BUDGET)
         return answer_cancellation({table: table in given_up for table in tables}, out, as_json=command.json)
+    requests = await shapes.resync_requests()
+    if paused := sorted({one.table for one in requests if one.sync_after == NEVER} & set(tables)):
+        raise MisconfiguredError(
+            "snapshot-of-a-paused-table",
+            f"paused, and what is committed meanwhile is dropped: {', '.join(paused)}. A snapshot of now would not "
+            f"bring that: run `python -m services.spanner_reader resume {' '.join(paused)}` first, or name other "
+            "tables",
+        )
     keys = _keys(command.after, command.until, [table for table in inspection.watched if table.name in tables])
     read_at = Nanoseconds(inspection.shapes.at // 1_000 * 1_000)
     if command.dry_run:

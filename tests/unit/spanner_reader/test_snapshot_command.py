@@ -9,6 +9,7 @@ import pytest
 
 from services.spanner_reader.commands.command_line import COMMAND_LINE, SpannerSnapshotCommand
 from services.spanner_reader.commands.snapshot import snapshot
+from services.spanner_reader.core.pauses import Pause
 from services.spanner_reader.core.snapshot.snapshot import RangeState
 from shared.contracts.errors import MisconfiguredError
 from tests.fakes.snapshots import FakeSnapshotStore
@@ -65,6 +66,20 @@ async def test_as_json_a_cancellation_reports_of_which_tables_something_was_left
     for was_left in (True, False):
         code, output = await command(world, "Planes", "--cancel", "--json")
         assert (code, json.loads(output)) == (0, {"cancelled": [{"table": "Planes", "changed": was_left}]})
+
+
+@pytest.mark.parametrize("arguments", [("--all",), ("Planes", "--after", "[3]"), ("Planes", "--dry-run")])
+async def test_a_paused_table_is_refused_until_it_is_resumed_for_what_it_drops_would_not_be_brought(
+    arguments: tuple[str, ...],
+) -> None:
+    world = World.filled(range(20))
+    at = world.clock.now()
+    world.shapes.pauses["Planes"] = Pause(at, at)
+    with pytest.raises(MisconfiguredError, match=r"dropped: Planes\. .* resume Planes` first"):
+        await command(world, *arguments)
+    assert world.snapshots.rows == {}
+    world.shapes.pauses["Planes"] = Pause(at, at, resumed_at=at)
+    assert (await command(world, *arguments))[0] == 0
 
 
 @pytest.mark.parametrize("other", [("--dry-run",), ("--status",), ("--after", "[3]"), ("--until", "[3]")])
