@@ -279,8 +279,9 @@ class DatabaseSnapshotStore(Protocol):
     async def request(self, tables: Sequence[str], at: Nanoseconds, *, again: bool) -> Sequence[str]:
         """Ask for a snapshot of each table, to be read at a time; return those tables for which that was new.
 
-        With ``again``, what an earlier snapshot of the table has left is given up for it. Without, a table that has
-        one keeps it, except that one no reader has begun is read at the later of both times.
+        With ``again``, what an earlier snapshot of the table has left is given up for it, and it is read no earlier
+        than that was. Without, a table that has one keeps it, except that one no reader has begun is read at the later
+        of both times.
         """
 
     async def request_keys(self, table: str, at: Nanoseconds, after: KeyText | None, until: KeyText | None) -> None:

@@ -87,6 +87,14 @@ class SnapshotStoreContract:
         (again,) = await both.theirs.claim([WHOLE])
         assert (again.until, again.read_at) == (None, LATER)
 
+    async def test_requested_again_with_an_earlier_time_it_is_read_no_earlier_than_the_one_before(
+        self, both: Both
+    ) -> None:
+        await both.ours.request(["Planes"], LATER, again=True)
+        assert await both.theirs.request(["Planes"], NOON, again=True) == ["Planes"]
+        (one,) = (await both.ours.survey()).ranges
+        assert (one.run, one.read_at, one.first_read_at) == (2, LATER, LATER)
+
     async def test_it_is_begun_again_for_a_resync_request_unless_one_is_read_or_is_later(self, both: Both) -> None:
         assert await both.ours.request_unless_since("Planes", NOON, LATER)
         assert not await both.theirs.request_unless_since("Planes", LATER, LATER), "one is read just now"

@@ -60,7 +60,10 @@ class FakeSnapshotStore:
                 del self.table.rows[one.place]
             run = max((one.run for one in there), default=0) + 1
             fencing = max((one.fencing for one in there), default=0) + 1
-            asked = SnapshotRange(table=name, number=0, run=run, read_at=at, first_read_at=at, fencing=fencing)
+            no_earlier = max([at, *(one.first_read_at for one in whole_tables(there))])
+            asked = SnapshotRange(
+                table=name, number=0, run=run, read_at=no_earlier, first_read_at=no_earlier, fencing=fencing
+            )
             self.table.rows[asked.place] = asked
             new.append(name)
         self._life.step()

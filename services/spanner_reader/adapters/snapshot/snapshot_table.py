@@ -270,10 +270,12 @@ class SpannerSnapshotStore:
 
 
 def _another(table: str, earlier: Sequence[SnapshotRange], at: Nanoseconds) -> SnapshotRange:
-    """Return the first range of a table's next snapshot.
+    """Return the first range of a table's next snapshot, which is read no earlier than the one before.
 
-    A claim of the snapshot before is void: its owner has an older fencing number.
+    A claim of the snapshot before is void: its owner has an older fencing number. Of two operators who ask at once,
+    the one who inspected the database first may come last.
     """
+    at = max([at, *(one.first_read_at for one in whole_tables(earlier))])
     run = max((one.run for one in earlier), default=0) + 1
     fencing = max((one.fencing for one in earlier), default=0) + 1
     return SnapshotRange(table=table, number=0, run=run, read_at=at, first_read_at=at, fencing=fencing)
