@@ -54,24 +54,27 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
     """Poll until nothing is left to read; return what was shown last.
 
     ``poll`` returns what to show, and what is in the way; where something is for long, that is said, and waited on.
-    An inspection that is not answered is made again.
+    A poll that is not answered is made again, and for long is in the way, too.
     """
     loop = asyncio.get_running_loop()
     drawn, before, drawn_at = 0, dict[tuple[str, Any], int](), loop.time()
     went_on_at, warned = loop.time(), False
+    shown: Shown = ()
+    answered = True
     while True:
+        asked_at, was_answered = loop.time(), answered
         try:
             shown, hindrance = await poll()
-        except TransientError:
-            went_on_at = loop.time()  # as far as is known
-            await asyncio.sleep(_EVERY.total_seconds())
-            continue
+            answered = True
+        except TransientError as error:
+            why, answered = f"how far the snapshots are is not known: {error}", False
+            hindrance = Hindrance(why, "check the network and the settings of this command; it goes on asking")
         now = loop.time()
-        reading = any(one["state"] == "READING" for one in shown)
-        if hindrance is None or not reading:
-            went_on_at, warned = now, False
+        reading = not answered or any(one["state"] == "READING" for one in shown)
+        if hindrance is None or not reading or answered is not was_answered:
+            went_on_at, warned = now if answered else asked_at, False
         shown_hindrance = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
-        if out.isatty():
+        if out.isatty() and (answered or shown_hindrance):
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))
             rates = {_name(one): (one["rows"] - before.get(_name(one), one["rows"])) for one in shown}

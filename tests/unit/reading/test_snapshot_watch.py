@@ -64,3 +64,20 @@ async def test_what_is_in_the_way_is_shown_after_thirty_seconds_for_as_long_as_i
         [] if terminal else [("snapshots_wait", "no reader", "start one")]
     )
     assert terminal or out.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_that_the_store_does_not_answer_is_shown_after_thirty_seconds_and_logged_once(terminal: bool) -> None:
+    out = Terminal() if terminal else io.StringIO()
+    with capture_logs() as logs:
+        watching = asyncio.create_task(watch(Polled(*[1] * 10, *[-1] * 80), out))
+        await asyncio.sleep(39.5)
+        assert (logs, "UNAVAILABLE" in out.getvalue()) == ([], False)
+        await asyncio.sleep(10)
+        assert ("not known: UNAVAILABLE; check the network" in out.getvalue().rpartition("\x1b[J")[2]) is terminal
+        assert [(line["event"], "UNAVAILABLE" in line["why"]) for line in logs] == (
+            [] if terminal else [("snapshots_wait", True)]
+        )
+        await watching
+    assert len(logs) == (0 if terminal else 1)
+    assert terminal or out.getvalue() == ""
