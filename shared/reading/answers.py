@@ -28,7 +28,7 @@ def answer_topic(before: str | None, now: str, out: TextIO, *, as_json: bool) ->
     """Print to which topic the readers publish from now on; return 0. MisconfiguredError if there was none before."""
     if before is None:
         raise MisconfiguredError("no-topic-remembered", "no topic is stored yet: start the reader with the right TOPIC")
-    lines = [f"the readers publish to {now} from now on, and no longer to {before}"]
+    lines = [f"the readers publish to {now} from now on" + (f", and no longer to {before}" if before != now else "")]
     print_answer({"topic": now, "before": before}, lines, as_json, out)
     return 0
 

@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from google.api_core.exceptions import Aborted, DeadlineExceeded
 
 from deploy.local.platform.source import SpannerDatabase, Write
+from services.spanner_reader.adapters.spanner.connection import SpannerDatabaseClient
+from services.spanner_reader.wiring.commands import command
 from tests.integration.log_lines import events
 from tests.worlds.spanner_pipeline import SpannerPipeline
 from tests.worlds.spanner_snapshotting import DDL, Topic
@@ -95,3 +99,34 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     topic.wait_for("all rows", lambda: keys(topic, "Planes") >= {1, 3, 4, 5})
     topic.wait_for("its mark to go", lambda: pipeline.status()[1]["pending_resync"] == [])
     assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for `delete-missing-rows`
+
+
+@pytest.mark.parametrize("answer_lost", [False, True])
+def test_a_command_whose_commit_was_aborted_or_not_answered_makes_it_again(
+    pipeline: SpannerPipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer_lost: bool,
+) -> None:
+    reader = pipeline.start()
+    topic = Topic(pipeline)
+    topic.wait_for("it to see the table", lambda: pipeline.run_command("pause", "Planes")[0] == 0)
+    assert pipeline.run_command("resume", "Planes")[0] == 0
+    reader.end()
+    commit, failures = SpannerDatabaseClient._commit, list[Exception]()
+
+    async def commit_later(self: SpannerDatabaseClient, *arguments: Any) -> None:
+        if not failures:
+            return await commit(self, *arguments)
+        if answer_lost:
+            await commit(self, *arguments)
+        raise failures.pop()
+
+    monkeypatch.setattr(SpannerDatabaseClient, "_commit", commit_later)
+    for words in (["synced", "Planes"], ["topic"]):
+        error = DeadlineExceeded if answer_lost else Aborted
+        failures.append(error("made up"))
+        assert command(words, pipeline.environment()) == 0
+        assert failures == []
+    shown = capsys.readouterr().out
+    assert "the resync request is deleted" in shown

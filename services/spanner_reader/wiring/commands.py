@@ -17,7 +17,7 @@ from services.spanner_reader.commands.command_line import (
     SpannerSyncedCommand,
 )
 from services.spanner_reader.commands.pause import pause, resume
-from services.spanner_reader.commands.snapshot import snapshot
+from services.spanner_reader.commands.snapshot import COMMAND_RETRY_BUDGET, snapshot
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
 from services.spanner_reader.core.stream.partitions import SpannerPartitionSurvey
@@ -35,8 +35,10 @@ from services.spanner_reader.wiring.topics import change_topic
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.answers import print_answer
 from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand, TopicCommand
+from shared.runtime.retries import retried
 from shared.runtime.service import command_settings
 from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
 
 
@@ -96,7 +98,9 @@ async def synced(parsed: SpannerSyncedCommand, settings: Settings, out: TextIO) 
     async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
-        if not await SpannerShapeStore(partitions, settings.partition_table).synced(parsed.table):
+        shapes = SpannerShapeStore(partitions, settings.partition_table)
+        had = any(one.table == parsed.table for one in await shapes.resync_requests())  # an attempt may get no answer
+        if not await retried(Stop(), lambda: shapes.synced(parsed.table), COMMAND_RETRY_BUDGET) and not had:
             raise MisconfiguredError(
                 "no-resync-request",
                 f"table {parsed.table} has no resync request: `python -m services.spanner_reader status` lists the "

@@ -5,6 +5,7 @@ from typing import TextIO
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.app.stream.topic_loss import request_resyncs
+from services.spanner_reader.commands.snapshot import COMMAND_RETRY_BUDGET
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, open_channels, partition_store, topic_of
 from shared.reading.answers import answer_topic
@@ -26,7 +27,8 @@ async def change_topic(settings: Settings, out: TextIO, *, as_json: bool) -> int
         before = None
         if await store.exists():
             await store.is_empty()  # refuses another stream's; a first start that was killed may have left it empty
-            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic)
+            topics = SpannerTopicStore(partitions, settings.partition_table)
+            before = await retried(Stop(), lambda: topics.replace(topic), COMMAND_RETRY_BUDGET)
     return answer_topic(before, topic, out, as_json=as_json)
 
 

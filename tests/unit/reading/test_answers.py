@@ -52,3 +52,9 @@ def test_a_new_topic_is_named_beside_the_former_one() -> None:
 def test_where_no_topic_was_stored_there_is_none_to_change() -> None:
     with pytest.raises(MisconfiguredError, match="no topic is stored yet: start the reader"):
         answer_topic(None, "changes-2", io.StringIO(), as_json=True)
+
+
+def test_a_topic_that_is_the_one_already_is_not_said_to_be_left() -> None:
+    out = io.StringIO()
+    assert answer_topic("changes-2", "changes-2", out, as_json=False) == 0
+    assert out.getvalue() == "the readers publish to changes-2 from now on\n"
