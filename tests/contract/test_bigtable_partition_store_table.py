@@ -86,6 +86,15 @@ async def test_a_late_pause_or_resumption_does_not_undo_what_was_asked_for_since
     assert after.topology == before.topology
 
 
+async def test_a_pause_or_resumption_whose_answer_was_lost_is_known_for_ones_own(rig: Rig) -> None:
+    one, way = rig.owner("one")
+    await begun(one, "-")
+    for asked in (one.pause, one.resume):
+        way.restart_counting({2: "after"})  # a look, then the write
+        assert await asked()
+        assert not await asked()
+
+
 async def test_a_view_shows_which_reader_reads_what_and_is_seen_by_no_reader(rig: Rig) -> None:
     viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
     now = (await rig.healthy("other").survey()).now

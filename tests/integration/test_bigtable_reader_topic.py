@@ -10,8 +10,8 @@ from services.bigtable_reader.adapters.stream.partition_rows import PartitionRow
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.topic_cell import keep_topic, replace_topic
-from shared.contracts.errors import MisconfiguredError
-from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
+from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.contract.bigtable_partitions import PARTITION_TABLE, BreakingChannels, a_store, a_stream, begun
 
 pytestmark = pytest.mark.integration
 
@@ -70,6 +70,24 @@ async def test_the_topic_changes_only_while_no_reader_runs(channels: BigtableCha
     await keep_topic(rows, "theirs")
     with pytest.raises(MisconfiguredError, match="publish to theirs, and this one would to ours"):
         await keep_topic(rows, "ours")
+
+
+async def test_a_change_of_the_topic_whose_answer_was_lost_is_known_for_ones_own(
+    channels: BigtableChannels, bigtable_emulator: str
+) -> None:
+    rows, reader, command = await a_reader_and_a_command(channels)
+    await keep_topic(rows, "ours")
+    await reader.leave()
+    breaking = BreakingChannels(bigtable_emulator, {2: "after"})  # a look, then the write
+    try:
+        asked = PartitionRows(breaking, PARTITION_TABLE, rows.stream)
+        assert await replace_topic(asked, "theirs", command.require_no_reader) == "ours"
+        breaking.restart_counting({2: "before"})
+        with pytest.raises(TransientError):
+            await replace_topic(asked, "ours", command.require_no_reader)
+        assert await rows.topic() == "theirs"
+    finally:
+        await breaking.close()
 
 
 async def test_a_reader_that_stood_still_while_the_topic_was_changed_claims_nothing_more(

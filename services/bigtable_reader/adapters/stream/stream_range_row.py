@@ -97,7 +97,13 @@ class StreamRangeRow:
             before = await self.known()
             if (before.paused_since is not None) is paused:
                 return False
-            if await (self._rows.write_pause(before) if paused else self._rows.write_resumption(before)):
+            try:
+                written = await (self._rows.write_pause(before) if paused else self._rows.write_resumption(before))
+            except TransientError:
+                if ((await self.known()).paused_since is not None) is not paused:
+                    raise
+                written = True
+            if written:
                 return True
         raise TransientError(f"the key ranges of {self._rows.stream} were changed by others, again and again")
 

@@ -40,7 +40,13 @@ async def replace_topic(
     if before is None:
         return None
     await require_no_reader()
-    if not await rows.write_topic(topic, before):
+    try:
+        written = await rows.write_topic(topic, before)
+    except TransientError:
+        written = await rows.topic() == topic
+        if not written:
+            raise
+    if not written:
         raise TransientError(f"the topic of {rows.stream} was changed meanwhile")
     try:
         await require_no_reader()
