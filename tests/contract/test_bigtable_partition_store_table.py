@@ -111,7 +111,9 @@ async def test_a_view_shows_which_reader_reads_what_and_is_seen_by_no_reader(rig
     assert shown_of == [("[, b)", "one", False), ("[b, d)", "", True), ("[d, end)", "one", False)]
     assert survey.saved[left.stream_range.id].low_watermark == left.low_watermark + MINUTE
     assert survey.readers == {"one", "two", "other"}
-    assert (await two.survey()).readers == {"one", "two", "other"}
+    latest = await two.survey()
+    assert latest.readers == {"one", "two", "other"}
+    assert (await viewer.view(Microseconds(0))).now == latest.now, "this clock is behind a reader's presence"
 
     later = await viewer.view(Microseconds(now + int(2 * LEASE.total_seconds() * 1_000_000)))
     assert {saved.owner for saved in later.saved.values()} == {""}

@@ -125,9 +125,11 @@ class BigtablePartitionStore:
     async def view(self, at: Microseconds) -> BigtablePartitionSurvey:
         """Return the same without being counted, or writing anything: what there is to show at a time.
 
-        Who is present, and so who has what, follows from that clock.
+        Who is present, and so who has what, follows from that clock, or from Bigtable's as a reader wrote it where that
+        is later. A clock that is ahead by more than a lease finds no reader: only a write would show Bigtable's.
         """
         scan = await self._rows.scan()
+        at = max([at, *(one.at for one in scan.readers.values())])
         if scan.topology is not None:
             self._stream_ranges.check(scan.topology)
         since = at - self._lease * 1_000_000
