@@ -139,6 +139,38 @@ def test_a_driver_of_executors_is_alone(example: str, wrong: str) -> None:
     assert f"{name} has to be 1 with consumer.executors and with consumer.kind=SparkApplication" in ran.stderr
 
 
+def test_readers_whose_long_names_differ_in_their_ends_have_objects_of_their_own(tmp_path: Path) -> None:
+    values = yaml.safe_load((ROOT / "deploy/helm/examples/spanner.yaml").read_text())
+    (reader,) = values["spannerReaders"].values()
+    values["spannerReaders"] = {"orders-europe-west1": reader, "orders-europe-west4": reader}
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    ran = helm("template", "millrace-production", str(CHART), "--values", str(file))
+    objects = [one for one in yaml.safe_load_all(ran.stdout) if one]
+
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+    assert len([name for kind, name in names if kind == "Deployment"]) == 2
+    assert all(len(name) <= 46 for kind, name in names if kind in {"Deployment", "Service"})
+
+
+def test_a_release_that_is_rolled_back_replaces_a_pod_that_was_never_ready() -> None:
+    sets = of_kind("spanner", "StatefulSet")
+
+    assert {one["metadata"]["name"] for one in sets} == {DEAD_LETTER, "millrace-cdc-consumer"}
+    assert {one["spec"]["podManagementPolicy"] for one in sets} == {"Parallel"}
+
+
+def test_a_tables_file_is_kept_as_it_is_whatever_its_first_line_looks_like(tmp_path: Path) -> None:
+    text = "    # indented\n\n[tables.orders]\n  mode = 'mirror'\n"
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"tablesFile": text}))
+
+    found = [one["data"] for one in rendered("spanner", "--values", str(file)) if one["kind"] == "ConfigMap"]
+
+    assert found == [{"tables.toml": text}]
+
+
 def test_dead_letters_are_never_kept_in_the_pod_alone() -> None:
     assert "databaseSecret" in template("spanner", "--set", "deadLetter.storage=").stderr
 
