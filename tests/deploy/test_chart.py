@@ -405,8 +405,32 @@ def test_a_driver_has_the_memory_that_its_resources_say() -> None:
     driver = application(*words)["spec"]["driver"]
 
     assert (driver["memory"], driver["memoryOverhead"]) == ("1536m", "2560m")
-    refused = template("spark-operator", "--set", "consumer.resources.limits.memory=1.5Gi").stderr
-    assert "consumer.resources.limits.memory is 1.5Gi: with consumer.kind=SparkApplication it has to be" in refused
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("consumer.resources.limits.memory=1.5Gi", "consumer.resources.limits.memory is 1.5Gi: with consumer.kind="),
+        ("consumer.resources.limits.memory=null", "consumer.resources.limits.memory is not set: with consumer.kind="),
+        ("consumer.resources=null", "consumer.resources.limits.memory is not set: with consumer.kind=SparkApplication"),
+        ("consumer.settings.SPARK_DRIVER_MEMORY=2048k", "consumer.settings.SPARK_DRIVER_MEMORY is 2048k: with"),
+        ("consumer.settings.SPARK_DRIVER_MEMORY=4g", "4g, leaves nothing of it to Python: raise the limit, or lower"),
+        ("consumer.settings.SPARK_DRIVER_MEMORY=3g", "3g, leaves nothing of it to Python: raise the limit, or lower"),
+    ],
+)
+def test_an_application_whose_memory_cannot_be_known_or_is_too_small_is_refused(given: str, why: str) -> None:
+    ran = template("spark-operator", "--set", given)
+
+    assert ran.returncode != 0
+    assert why in ran.stderr
+
+
+@pytest.mark.parametrize("example", ["cluster", "spark-operator"])
+def test_executors_of_another_spark_are_refused(example: str) -> None:
+    words = ("--set", "consumer.settings.SPARK_MASTER=k8s://https://10.0.0.1:443")
+
+    assert "remove SPARK_MASTER, or set consumer.executors to 0" in template(example, *words).stderr
+    assert rendered(example, *words, "--set", "consumer.executors=0")
 
 
 def test_what_needs_a_statefulset_is_not_there_for_an_application() -> None:

@@ -186,14 +186,15 @@ resources:
   requests: {storage: {{ .Values.consumer.checkpointStorage }}}
 {{- end }}
 
-{{/* An amount of memory, of Kubernetes or of Java, as whole MiB. */}}
+{{/* An amount of memory, of Kubernetes or of Java, as whole MiB: the name of the value, and the value. */}}
 {{- define "millrace.mebibytes" -}}
-{{- $unit := regexReplaceAll "^[0-9]+" (toString .) "" }}
+{{- $amount := toString (index . 1) }}
+{{- $unit := regexReplaceAll "^[0-9]+" $amount "" }}
 {{- $factor := get (dict "m" 1 "Mi" 1 "g" 1024 "Gi" 1024 "t" 1048576 "Ti" 1048576) $unit }}
 {{- if not $factor }}
-{{- fail (printf "consumer.resources.limits.memory is %s: with consumer.kind=SparkApplication it has to be a whole number of Mi, Gi or Ti" (toString .)) }}
+{{- fail (printf "%s is %s: with consumer.kind=SparkApplication it has to be a whole number of Mi, Gi or Ti (m, g or t of Java)" (index . 0) $amount) }}
 {{- end }}
-{{- mul (trimSuffix $unit (toString .)) $factor }}
+{{- mul (trimSuffix $unit $amount) $factor }}
 {{- end }}
 
 {{/* The key of masks by sha256, which the consumer reads and its executors too. */}}
