@@ -488,6 +488,22 @@ def test_readers_are_scaled_by_cpu_and_lag_and_consumers_by_the_oldest_message()
     assert reader["prometheus"]["query"].startswith("max(millrace_reader_lag_seconds{")
 
 
+def test_a_reader_is_scaled_by_the_lag_of_its_own_pods_and_not_while_it_is_paused() -> None:
+    """Not by that of a reader whose name begins as its own does."""
+    (query,) = (
+        trigger["metadata"]["query"]
+        for one in of_kind("bigtable", "ScaledObject")
+        for trigger in one["spec"]["triggers"]
+        if trigger["type"] == "prometheus" and "weather" in one["metadata"]["name"]
+    )
+    lags, paused = re.findall(r'pod=~"([^"]+)"', query)
+
+    assert lags == paused
+    assert re.fullmatch(lags, "millrace-bigtable-reader-weather-7d9f8c6b5-x2x2x")
+    assert not re.fullmatch(lags, "millrace-bigtable-reader-weather-eu-6c5d4b3a2-y3y3y")
+    assert re.search(r" unless on\(pod\) millrace_reader_paused{[^}]+} == 1\)$", query)
+
+
 @pytest.mark.parametrize("example", ["spanner", "bigtable"])
 def test_all_that_may_have_copies_keeps_all_but_one_of_them(example: str) -> None:
     budgets = of_kind(example, "PodDisruptionBudget")
