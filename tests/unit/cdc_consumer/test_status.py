@@ -15,7 +15,7 @@ from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from services.cdc_consumer.commands.status import exit_code, lines, status
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
-from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.ports import MASKS_CHANGED, ROWS_TOO_OLD, Mirror
 from services.cdc_consumer.wiring.doctor import running_consumer
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -200,6 +200,24 @@ def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_recreated(wo
     states = world.inspect(crew, replace(planes, made_at=MICROS + 1))
     assert states == {"planes": "pending resync", "air.crew": "running"}
     assert world.status.troubled() == set()
+
+
+def test_what_lacks_rows_or_is_gone_is_counted_for_the_alert(world: World) -> None:
+    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
+    metrics.show_tables(world.status.refused, world.status.pending_resync)
+    shown = []
+    planes, crew = Mirror("planes", MICROS), Mirror("crew", MICROS)
+    for mirrors in (
+        [planes, crew],
+        [crew],  # dropped
+        [replace(planes, made_at=MICROS + 1), crew],  # made again
+        [replace(planes, pending_resync=ROWS_TOO_OLD), replace(crew, pending_resync=MASKS_CHANGED)],
+        [planes, crew],
+    ):
+        world.inspect(*mirrors)
+        shown.append(registry.get_sample_value("millrace_consumer_tables_pending_resync"))
+
+    assert shown == [0, 1, 1, 2, 0]
 
 
 def test_a_mirror_is_pending_resync_that_was_recreated_around_a_restart(world: World) -> None:

@@ -93,6 +93,9 @@ class ConsumerMetrics:
         self._tables_refused = gauge(
             "millrace_consumer_refused_tables", "Tables whose changes are dead-lettered at present."
         )
+        self._tables_pending_resync = gauge(
+            "millrace_consumer_tables_pending_resync", "Tables that are dropped or pending resync at present."
+        )
         self._stages = Histogram(
             "millrace_consumer_stage_seconds",
             "How long the newest change of a table took in each stage, once for each task that has applied some.",
@@ -124,9 +127,12 @@ class ConsumerMetrics:
         self.leases = {"taken": 0, "acked": 0, "deferred": 0, "released": 0}
         """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
-    def show_refused(self, refused: Callable[[], Collection[str]]) -> None:
-        """Show how many tables are refused, by what the consumer's status says of them."""
+    def show_tables(
+        self, refused: Callable[[], Collection[str]], pending_resync: Callable[[], Collection[str]]
+    ) -> None:
+        """Show how many tables are refused, and how many lack rows, by what the consumer's status says of them."""
         self._tables_refused.set_function(lambda: len(refused()))
+        self._tables_pending_resync.set_function(lambda: len(pending_resync()))
 
     def take(self, report: Report) -> None:
         """Add what a process reports."""

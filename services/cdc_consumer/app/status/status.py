@@ -218,6 +218,10 @@ class ConsumerStatus:
         with self._lock:
             return self._refused(self._micros())
 
+    def pending_resync(self) -> Collection[str]:
+        """Return the tables that lack rows, or may: those that are pending resync, and those that are gone."""
+        return {one.table for one in self._labels.mirrors if one.pending_resync} | {*self._dropped}
+
     def _refused(self, now: int) -> Collection[str]:
         mirrors = {one.table for one in self._labels.mirrors}
         after = self._refused_after
