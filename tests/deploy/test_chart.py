@@ -527,6 +527,24 @@ def test_metrics_and_the_console_are_all_that_is_reached_and_what_leaves_goes_to
     assert ports["egress"] == {53, 443, 80, 988, 8080}  # names, Google, identity, the console's view of the services
 
 
+def test_prometheus_can_tell_services_from_each_other_by_the_labels_that_the_page_names() -> None:
+    page = (ROOT / "docs/how-to/monitor.md").read_text()
+    (text,) = re.findall(r"```yaml\n(scrape_configs:.+?)```", page, re.DOTALL)
+    ((only, job, *_),) = (scraping["relabel_configs"] for scraping in yaml.safe_load(text)["scrape_configs"])
+
+    jobs = []
+    for pod in services("bigtable"):
+        (port, *_) = (one["name"] for container in pod["spec"]["containers"] for one in container["ports"])
+        found = {
+            f"__meta_kubernetes_pod_label_{re.sub('[./]', '_', k)}": v for k, v in pod["metadata"]["labels"].items()
+        }
+        found["__meta_kubernetes_pod_container_port_name"] = port
+        assert ";".join(found[name] for name in only["source_labels"]) == only["regex"]
+        jobs.append(job["separator"].join(found[name] for name in job["source_labels"]))
+    assert (job["target_label"], only["action"]) == ("job", "keep")
+    assert sorted(jobs) == ["millrace-bigtable-reader-weather", "millrace-cdc-consumer", "millrace-dead-letter"]
+
+
 def test_keda_scales_what_there_is() -> None:
     there = {(one["kind"], one["metadata"]["name"]) for one in rendered("bigtable")}
     scaled = of_kind("bigtable", "ScaledObject")
