@@ -198,7 +198,7 @@ class TestSqliteVersions(VersionsContract):
                 connection.exec_driver_sql("PRAGMA max_page_count = 1")  # so many as there are, then
                 with pytest.raises(TransientError, match="the database is full") as caught, database_errors():
                     connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(1000000) AS bytes")
-            assert what_to_check(caught.value).startswith("make room on the disk of DATABASE")
+            assert what_to_check(caught.value).startswith("make room on the disk of DATABASE, or give it a larger one")
 
 
 class TestPostgresqlVersions(VersionsContract):

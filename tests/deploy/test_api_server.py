@@ -1,5 +1,6 @@
 """The chart as a user installs it, on Kubernetes' API server: what is accepted, which pods are, and what is refused."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -156,6 +157,32 @@ def test_an_upgrade_keeps_the_token_and_restarts_workloads_only_if_values_change
 
     cluster.done("helm", "uninstall", "millrace", f"--namespace={namespace}")
     assert cluster.items(namespace, f"{WORKLOADS},services,configmaps,networkpolicies") == []
+
+
+def test_a_larger_volume_of_dead_letters_is_taken_once_the_statefulset_is_gone_as_the_runbook_says(
+    cluster: Cluster,
+) -> None:
+    namespace = prepared(cluster, "larger")
+    words = ("millrace", CHART, f"--namespace={namespace}", f"--values={EXAMPLES['spanner']}")
+    larger = ("helm", "upgrade", *words, "--set=deadLetter.storage=20Gi")
+    cluster.done("helm", "install", *words)
+    assert "field is immutable" in cluster.run(*larger).stderr
+    page = (ROOT / "docs/runbooks/dead-letter.md").read_text()
+    (delete,) = re.findall(r"^kubectl --namespace millrace (delete .+)$", page, re.MULTILINE)
+    (claim,) = re.findall(r"patch pvc (\S+)", page)
+
+    here = ("kubectl", f"--namespace={namespace}")
+    cluster.done(*here, *delete.split(), "--wait=false")
+    # no controller is here, which would let the pod alone and take this off
+    removed = '{"metadata": {"finalizers": null}}'
+    cluster.done(*here, "patch", "statefulset", "millrace-dead-letter", "--type=merge", f"--patch={removed}")
+    cluster.done(*larger)
+
+    (made,) = (one for one in pods(cluster, namespace) if one["metadata"]["name"] == "millrace-dead-letter-0")
+    assert claim in {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in made["spec"]["volumes"]}
+    sets = {one["metadata"]["name"]: one["spec"] for one in cluster.items(namespace, "statefulsets")}
+    (wanted,) = sets["millrace-dead-letter"]["volumeClaimTemplates"]
+    assert wanted["spec"]["resources"] == {"requests": {"storage": "20Gi"}}
 
 
 def state(cluster: Cluster, namespace: str) -> tuple[str, Mapping[str, int]]:

@@ -50,7 +50,7 @@ _POSTGRESQL_WRONG: Final = ("28", "3D", "3F", "42", "0A")
 class DatabaseFullError(TransientError):
     """There is no room for what is to be stored."""
 
-    fix = "make room on the disk of DATABASE, or shorten KEEP_DEAD_LETTERS_FOR"
+    fix = "make room on the disk of DATABASE, or give it a larger one: a full one takes no deletes either"
 
 
 class DeadLetterDatabase:
