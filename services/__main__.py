@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+FAILED: Final = 1
 MISCONFIGURED: Final = 2
 
 
@@ -148,7 +150,9 @@ def run_all(command: str, environ: Mapping[str, str], *, as_json: bool) -> int:
             sys.stdout.write(f"== {name}\n")
             sys.stdout.flush()
         ended = subprocess.run(command_line(one, words), stdout=subprocess.PIPE if as_json else None, check=False)
-        codes.append(ended.returncode)
+        if ended.returncode < 0:
+            sys.stderr.write(f"error: {name} was ended by {signal.Signals(-ended.returncode).name}\n")
+        codes.append(FAILED if ended.returncode < 0 else ended.returncode)
         if as_json:
             documents[name] = json_of(ended.stdout)
     if as_json:
@@ -209,5 +213,8 @@ if __name__ == "__main__":
         sys.stdout.flush()
     except BrokenPipeError:  # what reads it, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
-        code = 1
+        code = FAILED
+    except KeyboardInterrupt:  # the command that runs has got it, too
+        sys.stderr.write("error: stopped before the end\n")
+        code = FAILED
     sys.exit(code)

@@ -64,6 +64,15 @@ def test_as_text_each_service_has_a_heading() -> None:
     assert ran.stdout.startswith("== spanner-reader\n")
 
 
+def test_a_service_that_a_signal_ends_has_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("services.__main__.command_line", lambda _service, _words: ["sh", "-c", "kill -KILL $$"])
+    for words in (["doctor"], ["doctor", "--json"]):
+        assert main(words, {"CHANGE_STREAM": "stream"}) == 1
+        assert capsys.readouterr().err == "error: spanner-reader was ended by SIGKILL\n"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
