@@ -193,6 +193,14 @@ def test_an_invalid_time_is_refused_at_once(wrong: str, message: str) -> None:
         delete_missing_rows_command(DeleteMissingRowsCommand(table="Things", before=wrong), {}, io.StringIO(), Stop())
 
 
+def test_a_tables_file_that_does_not_fit_the_table_is_named(mirror: Mirror, tmp_path: Path) -> None:
+    mirror.tables_file = tmp_path / "tables.toml"
+    mirror.tables_file.write_text('[tables."Things".renamed_columns]\nNote = "id"\n')
+
+    with pytest.raises(MisconfiguredError, match="line 1 of the tables file: column name 'id': twice"):
+        mirror.delete_missing_rows("--execute")
+
+
 class Known:
     """What the consumer knows of one mirror, in no trouble; it notes what is said of it."""
 

@@ -28,6 +28,7 @@ from services.cdc_consumer.app.delete_missing_rows.deletion import (
     shown_time,
 )
 from services.cdc_consumer.commands.command_line import DeleteMissingRowsCommand
+from services.cdc_consumer.core.reconcile.source_table import unfit
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RemoteSourceRows, RowCount
 from services.cdc_consumer.settings import Settings
@@ -79,7 +80,10 @@ def delete_missing_rows_command(
 
 def mirror_name(source: SourceOfMirror, plan: Plan) -> tuple[str, str]:
     """Return the name of a source table's mirror, and its dataset ("": the usual one)."""
-    wanted = destinations(source.header, plan)
+    try:
+        wanted = destinations(source.header, plan)
+    except PoisonRecordError as error:
+        raise unfit(error) from error
     if wanted is None or wanted.mirror is None:
         raise MisconfiguredError(
             "table-without-mirror", f"table {source.header.table} has no mirror: so the tables file says"

@@ -54,15 +54,18 @@ class Mirrored:
         return key_text(self.header.table, self.header.key_types(), _encode(named))
 
 
+def unfit(error: PoisonRecordError) -> MisconfiguredError:
+    """Return that a table of the source has no mirror, and why."""
+    return MisconfiguredError("source-table-unfit", f"the source's table cannot be mirrored: {error.detail}")
+
+
 def mirrored(batch: bytes, plan: Plan = EVERYTHING) -> Mirrored:
     """Return what is to be compared of the table that a batch is of; MisconfiguredError where nothing can be."""
     try:
         header = decode_batch(batch).header
         found = destinations(header, plan)
     except PoisonRecordError as error:
-        raise MisconfiguredError(
-            "source-table-unfit", f"the source's table cannot be mirrored: {error.detail}"
-        ) from error
+        raise unfit(error) from error
     if found is None or found.mirror is None:
         why = "a change log, which is no mirror" if header.content == "entries" else "left out by the tables file"
         if found is not None and header.content != "entries":
