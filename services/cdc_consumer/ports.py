@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -373,6 +373,9 @@ class OtherRows:
     """A hundred of the others at most."""
 
 
+Recorded: TypeAlias = Literal["recorded", "early", "not labelled"]
+
+
 class MirrorRows(Protocol):
     """The rows of mirrors as queries show them. Times are in microseconds."""
 
@@ -386,12 +389,12 @@ class MirrorRows(Protocol):
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time. TransientError; BytesLimitError."""
 
-    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> Recorded:
         """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
 
-        Returns False and writes nothing if the mirror was recreated or left out, and was announced as complete only
-        after ``announced_by``: rows of the snapshot may still be on their way. Writes nothing, too, where labels may
-        not be written.
+        Writes nothing if the mirror was recreated or left out, and was announced as complete only after
+        ``announced_by``, which is ``early``: rows of the snapshot may still be on their way. Writes nothing, too, where
+        labels may not be written, which is ``not labelled``.
         """
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableDefinition
-from services.cdc_consumer.ports import MirrorTable, OtherRows, RowBuffer
+from services.cdc_consumer.ports import MirrorTable, OtherRows, Recorded, RowBuffer
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of
@@ -53,12 +53,12 @@ class FakeMirrorRows:
         self.queries += 1
         return len(self._rows(mirror, before, older=True))
 
-    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> Recorded:
         name = mirror.definition.identity
         if self.announced_at > announced_by:
-            return False
+            return "early"
         self.deleted_before[name] = max(before, self.deleted_before.get(name, 0))
-        return True
+        return "recorded"
 
     def _rows(self, mirror: MirrorTable, before: int, *, older: bool) -> pa.Table:
         limit, definition = parse_sequence(first_sequence(before)), mirror.definition

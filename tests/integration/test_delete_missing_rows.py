@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import tenacity
+from google.api_core.exceptions import Forbidden
+from google.cloud import bigquery
 
 from deploy.local.platform.processes import wait_until
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
@@ -191,6 +193,24 @@ def test_a_mirror_without_query_permission_is_reported_at_once(mirror: Mirror) -
 def test_an_invalid_time_is_refused_at_once(wrong: str, message: str) -> None:
     with pytest.raises(MisconfiguredError, match=message):
         delete_missing_rows_command(DeleteMissingRowsCommand(table="Things", before=wrong), {}, io.StringIO(), Stop())
+
+
+def test_a_mirror_that_may_not_be_labelled_stays_pending_resync_which_is_said(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.label(**{NEEDS_RESYNC: RECREATED})
+
+    def denied(*_words: object, **_named: object) -> None:
+        raise Forbidden("Permission bigquery.tables.update denied", errors=[{"reason": "accessDenied"}])  # type: ignore[no-untyped-call]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bigquery.Client, "update_table", denied)
+        code, answer = mirror.delete_missing_rows("--execute")
+    assert (code, answer["unlabelled"], mirror.table.labels[NEEDS_RESYNC]) == (1, True, RECREATED)
+
+    code, answer = mirror.delete_missing_rows("--execute")
+    assert answer["unlabelled"] is False
+    assert (code, NEEDS_RESYNC in mirror.table.labels) == (0, False)
 
 
 def test_a_tables_file_that_does_not_fit_the_table_is_named(mirror: Mirror, tmp_path: Path) -> None:

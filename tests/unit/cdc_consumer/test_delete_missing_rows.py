@@ -491,6 +491,7 @@ def test_what_no_change_can_delete_is_left_to_the_caller() -> None:
         (Deletion(1, older=2, left=1), 1),
         (Deletion(1, hidden=True), 1),
         (Deletion(1, early=True), 1),
+        (Deletion(1, unlabelled=True), 1),
     ],
 )
 def test_the_exit_code_reports_whether_anything_older_stays(found: Deletion, code: int) -> None:

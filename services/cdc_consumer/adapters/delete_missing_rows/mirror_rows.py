@@ -34,7 +34,7 @@ from services.cdc_consumer.core.schema.tables import (
     TableDefinition,
 )
 from services.cdc_consumer.core.types.types import BOOL, INT64
-from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, RowBuffer
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, Recorded, RowBuffer
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.runtime.retries import AttemptProgress, retrying
@@ -122,17 +122,22 @@ class BigQueryMirrorRows:
         estimate = partial(self._queries.estimate, path)
         return retrying(self._stop, _RETRY_BUDGET)(lambda: QueryEstimate(*map(estimate, queries)))
 
-    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> Recorded:
         """Let the mirror say so; as `MirrorRows.record_deletion`."""
-        early = False
+        early = wanted = False
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
-            nonlocal early
+            nonlocal early, wanted
             early = too_early(found.labels, announced_by)
-            return None if early else without_missing_rows(found.labels, before)
+            changed = None if early else without_missing_rows(found.labels, before)
+            wanted = changed is not None
+            return changed
 
-        retrying(self._stop, _RETRY_BUDGET)(change_labels, self._queries.client, self._path(mirror), labels)
-        return not early
+        retry, path = retrying(self._stop, _RETRY_BUDGET), self._path(mirror)
+        written = retry(change_labels, self._queries.client, path, labels)
+        if early:
+            return "early"
+        return "not labelled" if wanted and not written else "recorded"
 
     def _table(self, path: str) -> bigquery.Table | None:
         return retrying(self._stop, _RETRY_BUDGET)(self._queries.table, path)

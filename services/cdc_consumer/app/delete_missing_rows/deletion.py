@@ -90,6 +90,8 @@ class Deletion:
     """Rows from before that time when it was over, but for those that live; None: not counted."""
     early: bool = False
     """It was recreated or left out, and rows that it lacks may still be on their way: it stays pending resync."""
+    unlabelled: bool = False
+    """Its labels may not be written: where it is pending resync, it stays so."""
     hidden: bool = False
     """Queries of the mirror may not show yet what was written before that time."""
 
@@ -208,7 +210,8 @@ def delete_missing_rows(
         found.left = max(stay, rows.count_older(mirror, before) - found.living) if found.deleted else stay
         if found.clean:
             announced_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
-            found.early = not rows.record_deletion(mirror, before, announced_by)
+            recorded = rows.record_deletion(mirror, before, announced_by)
+            found.early, found.unlabelled = recorded == "early", recorded == "not labelled"
     return found
 
 
@@ -295,7 +298,8 @@ def shown_time(micros: int) -> str:
 
 def exit_code(found: Deletion) -> int:
     """Return 0 if nothing older stays in the mirror, or would after the deletion, and all is there; else 1."""
-    return int(bool(found.living or found.keyless or found.refused or found.left or found.hidden or found.early))
+    stays = found.living or found.keyless or found.refused or found.left
+    return int(bool(stays or found.hidden or found.early or found.unlabelled))
 
 
 def print_deletion(document: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
@@ -337,6 +341,7 @@ def deletion_document(
         "refused": found.refused,
         "left": found.left,
         "early": found.early,
+        "unlabelled": found.unlabelled,
         "hidden": found.hidden,
         "max_staleness_seconds": mirror.max_staleness.total_seconds(),
         "queries": spent.queries,
@@ -374,6 +379,11 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
             "it was made again, or left out for a while, and rows of the snapshot may still be on their way: it goes "
             "on being pending resync until it has been complete for DELETE_MISSING_ROWS_AFTER; delete missing rows "
             "again then"
+        )
+    if document["unlabelled"]:
+        shown.append(
+            "its labels could not be written, so it does not say that nothing older is left, and stays pending resync "
+            "if it is: grant this identity roles/bigquery.dataEditor on it (bigquery.tables.update), and run it again"
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]
