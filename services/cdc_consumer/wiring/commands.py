@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Final, TextIO
 
@@ -39,7 +40,8 @@ FAILED: Final = 1
 def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command beside the service; return its exit code."""
     parsed = COMMAND_LINE.parse(arguments)
-    with stop_on_signals() as stop:
+    asks_only = isinstance(parsed, ConsumerStatusCommand | DoctorCommand)  # nothing of theirs has to be wound down
+    with nullcontext(Stop()) if asks_only else stop_on_signals() as stop:
         try:
             match parsed:
                 case ConsumerStatusCommand():
@@ -61,6 +63,9 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         except (TransientError, ConnectionError) as error:
             why = str(error) or type(error).__name__
             complain(f"stopped before the end: {why}" if stop.requested else why)
+            return FAILED
+        except KeyboardInterrupt:
+            complain("stopped before the end")
             return FAILED
     return 0
 
