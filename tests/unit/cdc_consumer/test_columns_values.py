@@ -159,6 +159,21 @@ def test_nan_among_numbers_is_nan() -> None:
     assert [str(row["c"]) for row in rows(decoded)] == ["1.5", "nan", "-0.0"] * 20
 
 
+@pytest.mark.parametrize("number", ["1.7976931348623159e308", "-1.8e308"])
+@pytest.mark.parametrize("neighbour", ["1", '"Infinity"', '"NaN"'])
+@pytest.mark.parametrize("kind", ["FLOAT64", "ARRAY<FLOAT64>"])
+def test_a_number_just_beyond_the_largest_is_never_infinity_whatever_its_neighbours(
+    kind: str, neighbour: str, number: str
+) -> None:
+    values = [neighbour, number, neighbour, '"-Infinity"']
+    texts = [f"[{value}]" if kind.startswith("ARRAY") else value for value in values]
+    changes = [upsert(n, f'{{"c":{text},"note":":Infinity"}}') for n, text in enumerate(texts)]
+    decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind, "note": "STRING"}))
+    assert [each.change for each in decoded.poison] == [1]
+    assert "neither a JSON number of 64 bits" in decoded.poison[0].detail
+    assert [row["id"] for row in rows(decoded)] == [0, 2, 3]
+
+
 def test_the_words_for_what_is_no_number_stay_words_in_a_text() -> None:
     texts = ["NaN", ':"NaN"', '"c":"NaN"', "Infinity", 'x:"-Infinity",', ":", '\\:"NaN"']
     header = header_of({"id": "INT64", "c": "FLOAT64", "note": "STRING", "doc": "JSON"})

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.types.arrays import by_halves, json_table, one_array
@@ -102,13 +103,27 @@ def _fast(
     text = b'{"o":' + b'}\n{"o":'.join(objects) + b"}\n"
     if len(text) > _BLOCK_LIMIT and len(objects) > 1:
         return None
-    table = _read(schema, text, ignored)
+    table, bare_words = _read(schema, text, ignored), False
     if table is None:
         numbers = text
         for quoted, bare in constants:
             numbers = numbers.replace(quoted, bare)
-        table = _read(schema, numbers, ignored) if numbers != text else None
-    return table if table is not None and table.num_rows == len(objects) else None
+        table, bare_words = _read(schema, numbers, ignored) if numbers != text else None, True
+    if table is None or table.num_rows != len(objects):
+        return None
+    infinities = _infinities(table)
+    if not infinities:
+        return table
+    # pyarrow takes a number beyond 64 bits for infinity: only as many are meant as there were words.
+    words = sum(text.count(quoted) for quoted, bare in constants if bare.endswith(b"Infinity")) if bare_words else 0
+    return table if infinities == words else None
+
+
+def _infinities(table: pa.Table) -> int:
+    """Return how many numbers of a table's objects are infinite."""
+    columns = chain.from_iterable(chunk.flatten() for chunk in table.column(_OBJECT).chunks)
+    numbers = (column.flatten() if pa.types.is_list(column.type) else column for column in columns)
+    return sum(pc.sum(pc.is_inf(each)).as_py() or 0 for each in numbers if pa.types.is_floating(each.type))
 
 
 def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table | None:
