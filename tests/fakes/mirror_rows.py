@@ -80,9 +80,9 @@ def _table(definition: TableDefinition, rows: Sequence[Mapping[str, object]]) ->
 
 
 class FakeSource:
-    """A source with one table, which has a key of one INT64: its rows by key."""
+    """A source with one table, which has a key of one column: its rows by key."""
 
-    def __init__(self, header: Header, rows: Mapping[int, str] | None = None) -> None:
+    def __init__(self, header: Header, rows: Mapping[Any, str] | None = None) -> None:
         self.header = header
         self.rows = dict(rows or {})
         self.asked: list[Key] = []
@@ -99,10 +99,10 @@ class FakeSource:
     def read_keys(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
         assert table == self.header.table
         self.asked += keys
-        found = [int(str(key)) for (key,) in keys if int(str(key)) in self.rows] + self.strays
+        there = {str(key) for key in self.rows}
+        found = [str(key) for (key,) in keys if str(key) in there] + [str(key) for key in self.strays]
         (name,) = self.header.primary_key
         changes = [
-            Change("UPSERT", "SNAPSHOT", first_sequence(1), "", "{}", json.dumps({name: str(key)}), "{}")
-            for key in found
+            Change("UPSERT", "SNAPSHOT", first_sequence(1), "", "{}", json.dumps({name: key}), "{}") for key in found
         ]
         return [encode_batch(self.header, changes)], Done("", "", rows=len(found))

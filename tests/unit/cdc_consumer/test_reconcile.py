@@ -21,8 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.reconcile.comparison import TableDifferences
+from services.cdc_consumer.app.reconcile import reconcile
+from services.cdc_consumer.app.reconcile.comparison import Candidate, Difference, TableDifferences
 from services.cdc_consumer.app.reconcile.reconcile_report import document, exit_code, lines
+from services.cdc_consumer.core.reconcile.comparing import DifferenceKind
 from services.cdc_consumer.core.reconcile.row_keys import buckets_of, wire_keys
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.destinations import Plan
@@ -31,7 +33,7 @@ from services.cdc_consumer.core.types.types import DATE, ENUM, INT64, STRING
 from services.cdc_consumer.wiring.reconcile import compared
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.source_rows import Done
+from shared.contracts.source_rows import Done, Key
 from shared.contracts.tables_file import read_tables_file
 from shared.runtime.stop import Stop
 from tests.seeds import examples
@@ -399,6 +401,24 @@ def test_a_source_without_any_of_the_mirrors_rows_deletes_none_of_them(tmp_path:
     assert not world.published
     assert set(kinds(result).values()) == {"extra"}
     assert "none is deleted" in result.not_repaired[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "held", "applied", "why"),
+    [
+        (None, {"id": "no base64"}, "", "that key: take a snapshot, and delete missing rows then"),
+        ((None,), {"id": None}, "", "drop or rename the table"),
+        (("1",), {"id": 1}, "by hand", "no sequence of ours ('by hand'): drop or rename the table"),
+        (("1",), {"id": 1}, "", ""),
+    ],
+)
+def test_a_row_that_cannot_be_repaired_is_reported_with_what_works_on_a_table_with_changes(
+    key: Key | None, held: Mapping[str, object], applied: str, why: str
+) -> None:
+    one = Difference("[1]", DifferenceKind.EXTRA, Candidate(key, held), applied)
+    text = reconcile._no_repair(one, latest=0)
+    assert bool(text) == bool(why)
+    assert why in text
 
 
 # Keys in buckets, in bounded memory.

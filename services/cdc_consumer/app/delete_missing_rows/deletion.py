@@ -199,10 +199,11 @@ def delete_missing_rows(
             _check_source(mirror, others, source)
         elif unasked is not None:
             unasked(RowCount(older.rows, others.rows))
+        key = mirror.definition.primary_key
         for some in older.pages():
-            whole = with_whole_keys(some, mirror.definition.primary_key)
+            whole = with_whole_keys(some, key)
             found.keyless += len(some) - len(whole)
-            doomed.add(whole if source is None else _without_living(whole, source, found))
+            doomed.add(whole if source is None else _without_living(whole, key, source, found))
         if execute and doomed.rows:
             _delete(mirror, writer, doomed, stop, clock, found)
     if execute:
@@ -220,23 +221,25 @@ def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror
     check_same_table(source.header, mirror.definition, mirror.label)
     some = with_whole_keys(others.some, mirror.definition.primary_key)
     newer = source_keys(some, source.header)
-    if newer and not any(source.living(newer)):
+    if newer and not any(source.living([key for key in newer if key is not None])):
         raise DeletionRefusedError(
             "source-lacks-every-row",
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
-            "is --source the right database? Nothing was deleted",
+            "is --source the right database, and does it write keys as the reader did that published these rows? If "
+            "keys are written in another way since then, take a snapshot first. Nothing was deleted",
         )
 
 
-def _without_living(older: pa.Table, source: SourceOfMirror, found: Deletion) -> pa.Table:
-    """Return those rows that the source does not have."""
+def _without_living(older: pa.Table, key_columns: Sequence[str], source: SourceOfMirror, found: Deletion) -> pa.Table:
+    """Return those rows that the source does not have. It is not asked for keys that no row of its can have."""
     keys = source_keys(older, source.header)
-    living = source.living(keys)
+    answers = iter(source.living([key for key in keys if key is not None]))
+    living = [key is not None and next(answers) for key in keys]
     found.living += sum(living)
-    for key, lives in zip(keys, living, strict=True):
+    for place, (key, lives) in enumerate(zip(keys, living, strict=True)):
         shown = found.some_living if lives else found.some_gone
         if len(shown) < SHOWN:
-            shown.append(source.text(key))
+            shown.append(source.text(key or [older.column(name)[place].as_py() for name in key_columns]))
     return older.filter(pa.array([not lives for lives in living], pa.bool_()))
 
 
@@ -368,7 +371,7 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
     if document["without_key"]:
         shown.append(
             f"{document['without_key']} hold a NULL in their key: they are no rows of the source's, and no change can "
-            "delete them: delete them in BigQuery"
+            "delete them: drop or rename the table in BigQuery, so that it is made again, and take a snapshot"
         )
     if document["refused"]:
         shown.append(f"BigQuery has refused the deletion of {document['refused']}")

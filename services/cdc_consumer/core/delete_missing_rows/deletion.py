@@ -136,20 +136,11 @@ def with_whole_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows
 
 
-def source_keys(rows: pa.Table, header: Header) -> Sequence[Key]:
+def source_keys(rows: pa.Table, header: Header) -> Sequence[Key | None]:
     """Return the keys of a mirror's rows, none of which holds a NULL, as its source writes them in change batches.
 
-    MisconfiguredError where one is none that the source can write.
+    None is one that no row of the source can have: it is no value of the key's type there.
     """
     names = {name.upper(): name for name in rows.schema.names}
     kinds = {names[name.upper()]: KEY_TYPES[column_type(kind)] for name, kind in header.key_types()}
-    keys = wire_keys(rows, kinds)
-    found = [key for key in keys if key is not None]
-    if len(found) < len(keys):
-        raise MisconfiguredError(
-            "mirror-keys-impossible",
-            f"the mirror of table {header.table} has {len(keys) - len(found)} rows with keys that no row of its source "
-            f"can have ({', '.join(kinds)}), so nothing can be asked of them: delete them in BigQuery; nothing was "
-            "deleted",
-        )
-    return found
+    return wire_keys(rows, kinds)
