@@ -3,6 +3,8 @@
 Bounds: BigQuery, "Introduction to the Storage Write API" (DATE as days), "Data types" (NUMERIC, TIMESTAMP, JSON).
 """
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -99,11 +101,32 @@ def _geography(value: object) -> Mapping[str, str]:
 
 
 def _json(value: object) -> str:
-    # BigQuery keeps the value, not its text: no spaces, and no promise about the order of members.
+    # BigQuery keeps the value, not its text: no spaces, no promise about the order of members, and of two members of
+    # one name the first. It has whole numbers from INT64's least to UINT64's largest (GoogleSQL, "JSON type").
     try:
-        return msgspec.json.encode(msgspec.json.decode(str(value)), order="sorted").decode()
+        msgspec.json.decode(str(value), type=msgspec.Raw)
+        return msgspec.json.encode(_decode_json(str(value)), order="sorted").decode()
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
+
+
+def _json_integer(text: str) -> int:
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{text} is beyond 64 bits")
+    return number
+
+
+def _json_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is beyond FLOAT64")
+    return number
+
+
+_decode_json: Final = json.JSONDecoder(
+    object_pairs_hook=lambda members: dict(reversed(members)), parse_int=_json_integer, parse_float=_json_float
+).decode
 
 
 _ONE_BY_ONE: Final[Mapping[str, Callable[[object], object]]] = {

@@ -154,6 +154,8 @@ def test_json_is_compared_by_value() -> None:
     assert not same_json('{"a":0.12345678901234567890123}', '{"a":0.12345678901234568}')
     assert not same_json("[12345678901234567890123]", "[1.2345678901234568e22]")
     assert same_json("[0.1234567890123456]", "[0.12345678901234559]"), "one FLOAT64, spelt with 16 digits and with 17"
+    assert same_json('{"a":1,"b":{"c":1,"c":2},"a":2}', '{"a":1,"b":{"c":1}}'), "BigQuery keeps the first"
+    assert not same_json('{"a":1,"a":2}', '{"a":2}')
     assert not same_json("1e400", "1e401")
     assert not same_json("1e99999999999999999999", "1")
     assert not same_json("1" + 400 * "0", "1.5")

@@ -6,6 +6,7 @@ Values of JSON are inspected one by one, and only where their texts differ.
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -19,7 +20,13 @@ from services.cdc_consumer.core.types.values import normal_numerics
 
 _DIGITS_OF_FLOAT64: Final = 17
 
-_decode: Final = json.JSONDecoder(parse_int=Decimal, parse_float=Decimal).decode
+
+def _first_of_each(members: Sequence[tuple[str, object]]) -> Mapping[str, object]:
+    """Return an object as BigQuery keeps it: of two members of one name the first (GoogleSQL, "JSON type")."""
+    return dict(reversed(members))
+
+
+_decode: Final = json.JSONDecoder(object_pairs_hook=_first_of_each, parse_int=Decimal, parse_float=Decimal).decode
 
 Mask = npt.NDArray[np.bool_]
 

@@ -88,3 +88,15 @@ def test_json_is_kept_as_its_value_not_as_its_text() -> None:
     rows = reader.read(serialized(message, [{"k": 1, "c_JSON": ' { "b" : 1.0, "a" : [ ] } '}]), None, NOW)
 
     assert rows.columns.column("c_JSON").to_pylist() == ['{"a":[],"b":1.0}']
+
+
+def test_json_keeps_the_first_of_two_members_of_one_name_and_no_number_beyond_64_bits() -> None:
+    message = row_message({"k": "int64", "c_JSON": "string"})
+    reader = RowReader(read_writer_schema(TABLE, message))
+    kept = reader.read(serialized(message, [{"k": 1, "c_JSON": '{"a":1,"b":18446744073709551615,"a":2}'}]), None, NOW)
+    assert kept.columns.column("c_JSON").to_pylist() == ['{"a":1,"b":18446744073709551615}']
+
+    wide = ["18446744073709551616", "[-9223372036854775809]", '{"a":1e400}']
+    with pytest.raises(AppendRefusedError) as refused:
+        reader.read(serialized(message, [{"k": 1, "c_JSON": each} for each in wide]), None, NOW)
+    assert sorted(refused.value.row_errors) == [0, 1, 2]
