@@ -229,6 +229,21 @@ def test_an_array_written_as_json_may_hold_null() -> None:
     assert [each.reason for each in wrong.poison] == [Reason.VALUE_DOES_NOT_FIT]
 
 
+def test_an_array_written_as_json_has_its_elements_in_their_normal_form() -> None:
+    header = header_of({"id": "INT64", "f": "ARRAY<FLOAT32>", "u": "ARRAY<UUID>", "j": "ARRAY<PG_JSONB>"})
+    text = '[defaults]\njson_arrays = ["f", "u", "j"]'
+    uuid, wide = "F47AC10B-58CC-4372-A567-0E02B2C3D479", '{"p":12345678901234567890.12}'
+    written = [{"f": [1.1, None, "NaN"], "u": [uuid], "j": [wide]}, {"f": [1.100000023841858, None, "NaN"]}]
+    first, second = rows(text, *(upsert(n, each) for n, each in enumerate(written)), header=header)
+    assert first["f"] == second["f"]
+    assert json.loads(str(first["f"])) == [1.100000023841858, None, "NaN"]
+    assert json.loads(str(first["u"])) == [uuid.lower()]
+    assert json.loads(str(first["j"])) == [wide]
+    assert (second["u"], second["j"]) == (None, None)
+    wrong = decode_changes([upsert(1, {"f": [1e39]}), upsert(2, {"u": ["x"]}), upsert(3, {"j": ["{"]})], header, text)
+    assert [each.reason for each in wrong.poison] == [Reason.VALUE_DOES_NOT_FIT] * 3
+
+
 SEVENTEEN = {f"k{number}": "INT64" for number in range(17)}
 
 

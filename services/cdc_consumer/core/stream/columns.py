@@ -34,7 +34,7 @@ from services.cdc_consumer.core.stream.poison import Poison, poison_change
 from services.cdc_consumer.core.types.arrays import json_arrays
 from services.cdc_consumer.core.types.masks import rewritten
 from services.cdc_consumer.core.types.sequence_array import are_sequences, first_sections
-from services.cdc_consumer.core.types.types import NUMERIC, TIMESTAMP
+from services.cdc_consumer.core.types.types import FLOAT32, JSON, NUMERIC, PG_JSONB, TIMESTAMP, UUID, array_of
 from services.cdc_consumer.core.types.values import (
     LAST_MICROSECOND,
     beyond_microseconds,
@@ -743,11 +743,13 @@ def _typed(
         if mask is not None and mask.mask.kind == "null":
             typed[kept.name] = pa.nulls(len(texts), kept.type.wire)
             continue
-        values, invalid = wire_values(column.type, texts)
+        element, as_json = column.type.element, kept.type.element is None
+        of_texts = as_json and element == PG_JSONB  # an element of such a JSON column is a text, which holds any number
+        values, invalid = wire_values(array_of(JSON) if of_texts else column.type, texts)
         what = f"column {column.name} of type {column.type.googlesql}"
-        if column.type.element is not None and kept.type.element is None:
-            values = json_arrays(texts)
-        elif column.type.element is not None:
+        if element is not None and as_json:
+            values = json_arrays(values if element in (FLOAT32, UUID) else texts)
+        elif element is not None:
             of_null = f"{what}: an element is NULL, which a BigQuery array cannot hold"
             refusals.refuse(holding_null(texts), Reason.VALUE_DOES_NOT_FIT, of_null)
         if invalid:

@@ -1,7 +1,8 @@
 """Whole columns at once: base64, for which Arrow has no kernel; arrays as JSON text; and the few rows that need more.
 
 JSON text is for columns whose arrays may hold NULL, which BigQuery's cannot. An element is as the source writes it: an
-INT64, a NUMERIC or a DATE is a text, a BOOL and a FLOAT64 are themselves.
+INT64, a NUMERIC or a DATE is a text, a BOOL and a FLOAT64 are themselves. A FLOAT32 and a UUID are in the one form that
+equal ones have in common.
 """
 
 from collections.abc import Callable, Iterator
