@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from shared.contracts.column_options import RESERVED_PREFIXES
 from shared.contracts.option_values import (
     NestedMistakesError,
     boolean,
@@ -221,6 +222,9 @@ def _taken_twice(columns: list[CellColumn | FamilyColumn]) -> list[tuple[tuple[s
 def _wrong_name(name: str) -> str | None:
     if _COLUMN.fullmatch(name) is None:
         return f"column name {shown(name)}: letters, digits and '_', not a digit first, 1 to 300 characters"
+    reserved = next((prefix for prefix in RESERVED_PREFIXES if name.upper().startswith(prefix)), None)
+    if reserved is not None:
+        return f"column name {shown(name)}: no column of BigQuery may begin with {reserved}; give it another name"
     return None
 
 

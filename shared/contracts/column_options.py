@@ -20,6 +20,12 @@ T = TypeVar("T")
 
 _MASK: Final = re.compile(r"(sha256|null)|first ([1-9][0-9]{0,3})", re.ASCII)
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
+RESERVED_PREFIXES: Final = (
+    *("_TABLE_", "_FILE_", "_PARTITION", "_ROW_TIMESTAMP", "__ROOT__", "_COLIDENTIFIER"),
+    *("_CHANGE_SEQUENCE_NUMBER", "_CHANGE_TYPE", "_CHANGE_TIMESTAMP"),
+    "_MILLRACE_",  # ours: what every mirror carries, and the book-keeping of a micro-batch
+)
+"""What no column's name in BigQuery may begin with, in upper case."""
 
 
 @dataclass(frozen=True, slots=True)

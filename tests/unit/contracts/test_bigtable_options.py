@@ -115,6 +115,13 @@ def test_a_type_has_a_usual_encoding(kind: str, encoding: str) -> None:
         ),
         ('[tables.t.columns.c]\nfamily = "f"\ntype = "INT64"', 3, "unknown key 'type'"),
         ('[tables.t.columns."1c"]\ncell = "f:q"', 1, "column name '1c': letters, digits"),
+        ('[tables.t.columns._Partition_x]\ncell = "f:q"', 1, "begin with _PARTITION; give it another name"),
+        ('[tables.t.columns._change_type]\nfamily = "f"', 1, "begin with _CHANGE_TYPE; give it another name"),
+        (
+            '[tables.t.columns.c]\ncell = "f:q"\ntimestamp = "_millrace_at"',
+            3,
+            "begin with _MILLRACE_; give it another name",
+        ),
         ('[tables.t.columns.c]\ncell = "f:q"\ntimestamp = "a b"', 3, "column c: timestamp: column name 'a b'"),
         ('[tables.t.columns.Row_Key]\ncell = "f:q"', 1, "the name Row_Key is taken by the row's key"),
         (

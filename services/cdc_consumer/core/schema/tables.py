@@ -15,6 +15,7 @@ import pyarrow as pa
 from services.cdc_consumer.core.schema.masked_columns import MaskedColumns
 from services.cdc_consumer.core.types.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
 from shared.contracts.change_batch import Column, Header
+from shared.contracts.column_options import RESERVED_PREFIXES
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
@@ -37,18 +38,6 @@ _OUR_PREFIXES: Final = ("_MILLRACE_", "_METADATA_", "BIG_QUERY_COMMIT_TIMESTAMP"
 """What the columns begin with that Millrace adds to mirrors, histories and change logs."""
 _NOT_ALPHANUMERIC: Final = re.compile(r"[^A-Za-z0-9]+")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
-_RESERVED_PREFIXES: Final = (
-    "_TABLE_",
-    "_FILE_",
-    "_PARTITION",
-    "_ROW_TIMESTAMP",
-    "__ROOT__",
-    "_COLIDENTIFIER",
-    CHANGE_SEQUENCE_NUMBER,
-    CHANGE_TYPE,
-    "_CHANGE_TIMESTAMP",
-    "_MILLRACE_",  # ours: what every mirror carries, and the book-keeping of a micro-batch
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +236,7 @@ def check_names(names: Sequence[str]) -> None:
                 f"column name {_shown(name)}: letters, digits and '_', not a digit first, 1 to 300 characters",
             )
         upper = name.upper()
-        if upper.startswith(_RESERVED_PREFIXES):
+        if upper.startswith(RESERVED_PREFIXES):
             raise PoisonRecordError(Reason.BAD_NAME, f"column name {_shown(name)}: its prefix is reserved")
         if upper in seen:
             raise PoisonRecordError(

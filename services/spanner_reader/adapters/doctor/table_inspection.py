@@ -12,6 +12,7 @@ from typing import Final
 from services.spanner_reader.adapters.schema.catalog import StreamDefinition
 from services.spanner_reader.adapters.spanner.dialects import Dialect, quoted, stream_options
 from services.spanner_reader.core.schema.shapes import ColumnShape, TableShape
+from shared.contracts.column_options import RESERVED_PREFIXES
 from shared.contracts.tables_file import TableOptions
 from shared.runtime.findings import Finding, Level
 
@@ -26,10 +27,6 @@ MOST_KEY_COLUMNS: Final = 16
 _MOST_COLUMNS: Final = 2_000
 _OURS: Final = 2
 """Columns that every mirror has beside the source's; one more keeps what is deleted."""
-_RESERVED_PREFIXES: Final = (
-    *("_TABLE_", "_FILE_", "_PARTITION", "_ROW_TIMESTAMP", "__ROOT__", "_COLIDENTIFIER"),
-    *("_CHANGE_SEQUENCE_NUMBER", "_CHANGE_TYPE", "_CHANGE_TIMESTAMP", "_MILLRACE_"),
-)
 _OF_A_HISTORY: Final = (
     *("_metadata_spanner_mod_type", "_metadata_spanner_table_name", "_metadata_spanner_commit_timestamp"),
     *("_metadata_spanner_server_transaction_id", "_metadata_spanner_record_sequence"),
@@ -124,7 +121,7 @@ def _typed(columns: Iterable[ColumnShape]) -> str:
 
 
 def _names(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterator[Finding]:
-    reserved = [column for column in kept if column.name.upper().startswith(_RESERVED_PREFIXES)]
+    reserved = [column for column in kept if column.name.upper().startswith(RESERVED_PREFIXES)]
     if reserved:
         yield Finding.error(
             f"{what}: names",
