@@ -1,7 +1,8 @@
 """Cell values as values of the wire, by the type and the encoding that are declared for their column.
 
 A function takes the bytes of a cell and returns JSON; ValueError (or msgspec's) with what a value has to be. NUMERIC,
-DATE and TIMESTAMP are passed on as text: the consumer knows their bounds, and makes the same dead letter.
+DATE and TIMESTAMP are passed on as text: the consumer knows their bounds, and makes the same dead letter. A NUMERIC may
+be written as a FLOAT64 may.
 """
 
 import math
@@ -73,6 +74,13 @@ def _single_big_endian(value: bytes) -> str:
     return _number(_single(value)[0])
 
 
+def _decimal_text(value: bytes) -> str:
+    if _NUMBER.fullmatch(value) is None:
+        return _text(value)
+    digits, minus = value.decode().lstrip("+-"), value.startswith(b"-")
+    return f'"{"-" if minus else ""}{"0" if digits.startswith(".") else ""}{digits}"'
+
+
 def _number(number: float) -> str:
     if math.isfinite(number):
         return repr(number)
@@ -112,7 +120,7 @@ CELL_VALUES: Final[Mapping[tuple[str, str], Callable[[bytes], str]]] = {
     ("FLOAT32", "big_endian"): _single_big_endian,
     ("BOOL", "text"): _boolean_text,
     ("BOOL", "big_endian"): _boolean_byte,
-    ("NUMERIC", "text"): _text,
+    ("NUMERIC", "text"): _decimal_text,
     ("DATE", "text"): _text,
     ("TIMESTAMP", "text"): _text,
     ("JSON", "text"): _json_text,
