@@ -98,7 +98,11 @@ class TableShape:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """Return names of the key columns, and how their values are written: it never changes while a table lives."""
+        """Return names of the key columns, and how their values are written: another key names other rows.
+
+        Where a column of it became another type (STRING to BYTES), the mirror has rows under the former key, too: that
+        is as if the table had been dropped and made again.
+        """
         return tuple(sorted((column.name, written_as(column.type)) for column in self.columns if column.is_key))
 
     @property
