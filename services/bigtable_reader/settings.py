@@ -54,12 +54,6 @@ class Settings(ReaderSettings):
         most=timedelta(minutes=5),
         check=whole_milliseconds,
     )
-    lease_duration: timedelta = setting(
-        "how long a reader that died keeps its partitions",
-        default=timedelta(seconds=30),
-        least=timedelta(seconds=1),
-        most=timedelta(minutes=10),
-    )
     wait_for_merge: timedelta = setting(
         "how long a key range waits for the other parts of a merge before it is read as it is",
         default=timedelta(minutes=2),

@@ -71,8 +71,12 @@ class Settings:
         least=0,
         most=65535,
     )
-    tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", unit="tasks", default=2, least=1)
-    micro_batch_messages: int = setting("messages in a micro-batch, at most", unit="messages", default=10_000, least=1)
+    tasks: int = setting(
+        "tasks that pull, and tasks that write, in a micro-batch", unit="tasks", default=2, least=1, most=10_000
+    )
+    micro_batch_messages: int = setting(
+        "messages in a micro-batch, at most", unit="messages", default=10_000, least=1, most=100_000_000
+    )
     micro_batch_bytes: int = setting(
         "bytes of messages in a micro-batch, about; one buffer of a task may hold them all",
         unit="bytes",

@@ -115,6 +115,7 @@ class Settings(CommandSettings):
         unit="bytes",
         default=32 << 20,
         least=11_000_000,
+        most=(1 << 31) - 1,
     )
     api_host: str = setting(
         "the address that the HTTP API listens on; on another than a loopback one, reads take a token too",

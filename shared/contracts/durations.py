@@ -14,16 +14,21 @@ _LENGTHS: Final = (
     ("ms", timedelta(milliseconds=1)),
 )
 
+_LONGEST: Final = timedelta(days=36_500)
+"""A time so far from now is still one that every store and client takes."""
+
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that a text such as ``500ms`` or ``10s`` means; ValueError if it has no unit."""
+    """Return the duration that a text such as ``500ms`` or ``10s`` means; ValueError if it has no unit or is longer
+    than a hundred years.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError("not a duration; write a number and a unit: 500ms, 10s, 5m, 2h, 7d")
-    try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise ValueError("longer than any duration can be") from None
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds > _LONGEST.total_seconds():
+        raise ValueError(f"longer than {format_duration(_LONGEST)}, which is the most")
+    return timedelta(seconds=seconds)
 
 
 def format_duration(duration: timedelta) -> str:

@@ -50,7 +50,10 @@ class ReaderSettings:
         check=whole_milliseconds,
     )
     lease_duration: timedelta = setting(
-        "how long a reader that died keeps its partitions", default=timedelta(seconds=30), least=timedelta(seconds=1)
+        "how long a reader that died keeps its partitions",
+        default=timedelta(seconds=30),
+        least=timedelta(seconds=1),
+        most=timedelta(minutes=10),
     )
     buckets: int = setting("ordering keys per table", unit="ordering keys", default=16, least=1)
     batch_changes: int = setting("changes in a message, at most", unit="changes", default=500, least=1)

@@ -53,7 +53,7 @@ instead, after a semicolon.
 
 | Type | Is written |
 |---|---|
-| duration | a number and a unit: `500ms`, `10s`, `5m`, `2h`, `7d` |
+| duration | a number and a unit: `500ms`, `10s`, `5m`, `2h`, `7d`; at most `36500d` |
 | time | RFC 3339, up to nanoseconds: `2024-05-01T09:00:00.123456789Z` |
 | `true` or `false` | `true`, `1`, `yes` or `false`, `0`, `no` |
 | topic, subscription | its id, in GOOGLE_CLOUD_PROJECT, or its full name: `projects/P/topics/T` |

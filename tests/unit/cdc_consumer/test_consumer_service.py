@@ -67,6 +67,9 @@ def test_every_missing_setting_is_named_at_once() -> None:
         ({"SPARK_MASTER": "local[1]"}, "TASKS=2 is more than the 1"),
         ({"SPARK_MASTER": "local"}, "TASKS=2 is more than the 1"),
         ({"TASKS": "3"}, "TASKS=3 is more than the 2"),
+        ({"SPARK_MASTER": "yarn", "TASKS": "10001"}, "TASKS='10001': at most 10000"),
+        ({"MICRO_BATCH_MESSAGES": "9" * 20}, "at most 100000000"),
+        ({"CLOCK_MARGIN": "999999d"}, "CLOCK_MARGIN='999999d': longer than 36500d"),
         ({"BIGQUERY_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
         ({"BIGQUERY_STORAGE_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
         (

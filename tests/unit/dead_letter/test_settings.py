@@ -27,6 +27,16 @@ def test_all_else_has_a_default() -> None:
     assert settings.dataset_project == "p"
 
 
+@pytest.mark.parametrize(
+    ("variable", "most", "more"),
+    [("PULL_BYTES", f"{2**31 - 1}", f"{2**31}"), ("KEEP_DEAD_LETTERS_FOR", "36500d", "999999d")],
+)
+def test_what_no_database_or_client_takes_is_refused(variable: str, most: str, more: str) -> None:
+    read_settings(Settings, LEAST | {variable: most})
+    with pytest.raises(MisconfiguredError, match=variable):
+        read_settings(Settings, LEAST | {variable: more})
+
+
 def test_the_commands_need_nothing() -> None:
     assert read_settings(CommandSettings, {}).project is None
 

@@ -47,6 +47,16 @@ def test_a_heartbeat_interval_that_spanner_refuses(interval: str) -> None:
         read(HEARTBEAT_INTERVAL=interval)
 
 
+@pytest.mark.parametrize(
+    ("variable", "longest", "too_long"),
+    [("LEASE_DURATION", "10m", "11m"), ("KEEP_FINISHED_PARTITIONS_FOR", "36500d", "9999999d")],
+)
+def test_a_duration_that_leads_out_of_the_calendar_is_refused(variable: str, longest: str, too_long: str) -> None:
+    read(**{variable: longest})
+    with pytest.raises(MisconfiguredError, match=variable):
+        read(**{variable: too_long})
+
+
 def test_the_partition_table_is_in_the_watched_database_unless_another_is_named() -> None:
     assert read().partition_database_path == "projects/p/instances/i/databases/d"
     assert read(PARTITION_DATABASE="other").partition_database_path == "projects/p/instances/i/databases/other"
