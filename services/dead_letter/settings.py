@@ -22,7 +22,9 @@ _KINDS: Final = re.compile(r"(?:sqlite|postgres|postgresql)(?:\+[a-z0-9_]+)?://.
 
 
 def redacted(database: str) -> str:
-    """Return a database's URL without its password."""
+    """Return a database's URL without its password; nothing of a text that is none, for that may be anywhere in it."""
+    if _KINDS.fullmatch(database) is None:
+        return HIDDEN
     return _SECRET_OPTION.sub(rf"\1{HIDDEN}", _PASSWORD.sub(rf"\1{HIDDEN}\2", database))
 
 

@@ -71,6 +71,11 @@ def test_a_store_of_another_kind_is_a_mistake_among_the_others_and_its_password_
             "postgresql+psycopg://host/letters?user=me&password=secret&sslmode=require",
             f"postgresql+psycopg://host/letters?user=me&password={HIDDEN}&sslmode=require",
         ),
+        ("postgresql:/me:secret@host/letters", HIDDEN),
+        ("postgresql//me:secret@host/letters", HIDDEN),
+        ("host=h user=me password=secret dbname=letters", HIDDEN),
+        ("me:secret@host/letters", HIDDEN),
+        ("jdbc:postgresql://host/letters?user=me;password=secret", HIDDEN),
     ],
 )
 def test_a_password_is_never_shown(database: str, shown: str) -> None:
