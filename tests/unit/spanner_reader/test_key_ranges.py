@@ -38,12 +38,14 @@ def test_what_is_no_key_is_refused_with_the_types_that_it_has(text: str) -> None
     [
         ("[5]", """such as '["a"]' (the value of carrier is no STRING)"""),
         ('["UA","x"]', "(the value of number is no INT64)"),
-        ('["UA",1,2]', "(of 2 columns, 3 values are given)"),
+        ('["UA",1,"2013-99-99"]', "(the value of day is no DATE)"),
+        ('["UA",1,"2013-02-29"]', "(the value of day is no DATE)"),
+        ('["UA",1,"2013-02-28",2]', "(of 3 columns, 4 values are given)"),
     ],
 )
 def test_what_is_wrong_with_a_key_is_reported_in_the_tables_words(text: str, message: str) -> None:
     with pytest.raises(MisconfiguredError, match=re.escape(message)):
-        typed_key(text, "airlines", [("carrier", "STRING"), ("number", "INT64")])
+        typed_key(text, "airlines", [("carrier", "STRING"), ("number", "INT64"), ("day", "DATE")])
 
 
 @pytest.mark.parametrize(

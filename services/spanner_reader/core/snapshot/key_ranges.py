@@ -2,6 +2,7 @@
 
 from base64 import b64decode
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date
 from typing import Any, Final
 
 import msgspec
@@ -75,7 +76,9 @@ def _check(table: str, column: tuple[str, str], value: object) -> None:
     name, kind = column
     try:
         canonical_key(table, [column], {name: value})
-    except PoisonRecordError as error:
+        if kind == "DATE" and value is not None:
+            date.fromisoformat(str(value))  # the canonical key has only its form
+    except (PoisonRecordError, ValueError) as error:
         raise ValueError(f"the value of {name} is no {kind}") from error
 
 
