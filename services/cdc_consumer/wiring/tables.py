@@ -45,8 +45,7 @@ def check_tables(parsed: TablesCommand, environ: Mapping[str, str], stop: Stop, 
     else:
         tables, retention = _asked(parsed.source or settings.source_rows, parsed.check, environ, stop)
     if parsed.save_schema is not None:
-        lines_saved = [each.replace(b"\n", b" ") + b"\n" for each in tables.values() if isinstance(each, bytes)]
-        parsed.save_schema.write_bytes(b"".join(lines_saved))
+        _save([each for each in tables.values() if isinstance(each, bytes)], parsed.save_schema)
     previews = without_clashes(
         unknown(name, str(each), file)
         if isinstance(each, MisconfiguredError)
@@ -100,6 +99,15 @@ def _described(source: SourceProcess, name: str) -> bytes | MisconfiguredError:
     except MisconfiguredError as error:
         return error
     return batch
+
+
+def _save(tables: Sequence[bytes], path: Path) -> None:
+    try:
+        path.write_bytes(b"".join(each.replace(b"\n", b" ") + b"\n" for each in tables))
+    except OSError as error:
+        raise MisconfiguredError(
+            "schema-file-not-written", f"--save-schema {path} cannot be written: {error}"
+        ) from error
 
 
 def _saved(path: Path) -> Mapping[str, bytes]:

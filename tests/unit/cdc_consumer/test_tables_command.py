@@ -120,6 +120,9 @@ def test_a_source_is_asked_under_the_file_and_its_schema_is_saved_whole(file: Pa
     code, asked = checked(check=file, source=command, save_schema=tmp_path / "saved")
     assert "Keyless: REFUSED\n  the source: it has no key" in asked
     saved_code, saved = checked(check=file, schema=tmp_path / "saved")
+    for nowhere in (tmp_path, tmp_path / "nowhere" / "saved"):
+        with pytest.raises(MisconfiguredError, match=r"--save-schema .* cannot be written"):
+            checked(check=file, source=command, save_schema=nowhere)
 
     file.write_text(FILE.format(key=tmp_path / "mask.key").replace("90d", "6d"))
     short = " ".join(checked(check=file, source=command)[1].split())
