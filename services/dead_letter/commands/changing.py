@@ -15,6 +15,8 @@ from shared.contracts.errors import MisconfiguredError
 
 def discard(command: DiscardCommand, tools: CommandTools) -> None:
     """Decide that open dead letters are not to be applied."""
+    if not command.why.strip():
+        raise MisconfiguredError("discard-without-reason", "--why: say why they are not to be applied")
     _set(command, tools, State.DISCARDED)
 
 

@@ -74,6 +74,7 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["discard", "--why", "w"], "--all"),
         (["discard", "--state", "open", "--why", "w"], "--all"),
         (["discard", "--all"], "--why"),
+        (["discard", "--all", "--why", " "], "--why: say why"),
         (["edit", ONE.identity, "--why", "w", "--set", "seats"], "COLUMN=JSON"),
         (["edit", ONE.identity, "--why", " ", "--set", "seats=1"], "what was wrong"),
         (["fly"], "fly"),
