@@ -23,6 +23,7 @@ from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_topic
+from shared.runtime.google_names import subscription_id, topic_id
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
 
@@ -73,14 +74,23 @@ def pipeline_named(settings: CommandSettings, subscription: str | None, topic: s
     """Return the pipeline of these names, full ones or short ones of the project that the settings name."""
     emulated = settings.pubsub_emulator_host is not None
 
-    def full(name: str | None, path: Callable[[str, str], str]) -> str | None:
+    def full(
+        option: str, name: str | None, check: Callable[[str], None], path: Callable[[str, str], str]
+    ) -> str | None:
         if name is None:
             return None
+        try:
+            check(name)
+        except ValueError as error:
+            raise MisconfiguredError("pipeline-name-malformed", f"{option} cannot be {name!r}: {error}") from None
         if settings.project is None and not name.startswith("projects/"):
             raise MisconfiguredError("pubsub-project-not-set", f"set GOOGLE_CLOUD_PROJECT: the project of {name}")
         return named(path(settings.project or "", name), emulated=emulated)
 
-    return Pipeline(subscription=full(subscription, subscription_path), topic=full(topic, topic_path))
+    return Pipeline(
+        subscription=full("--subscription", subscription, subscription_id, subscription_path),
+        topic=full("--topic", topic, topic_id, topic_path),
+    )
 
 
 def known_tables(settings: CommandSettings) -> TablesFile:

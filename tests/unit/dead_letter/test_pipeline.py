@@ -101,3 +101,19 @@ def test_everything_that_differs_is_reported_at_once() -> None:
     for name in (OURS.subscription, OURS.topic, other.subscription, other.topic):
         assert name is not None
         assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"topic": ""},
+        {"topic": "a b"},
+        {"topic": "projects/p/subscriptions/ours"},
+        {"subscription": "goog-ours"},
+        {"subscription": "projects/p/topics/ours"},
+    ],
+)
+def test_what_can_be_no_topic_or_no_subscription_is_refused_with_its_option(names: dict[str, str]) -> None:
+    (option,) = names
+    with pytest.raises(MisconfiguredError, match=f"--{option} .*the id of a {option}"):
+        pipeline_named(CommandSettings(project="p"), names.get("subscription"), names.get("topic"))
