@@ -64,6 +64,8 @@ _NO_SCHEMA: Final = re.compile(r"[_-]*\{schema\}$|\{schema\}[_-]*")
 _NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _DATASET_LETTERS: Final = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
 _MOST_BUCKETS: Final = 10_000
+_ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+"""What a terminal would take for a command, and how it is shown."""
 _TOP: Final = ("include", "exclude", "mask_key_file", "defaults", "tables")
 
 Section = Mapping[str, Any]
@@ -245,7 +247,7 @@ def read_tables_file(text: str, name: str = "tables.toml") -> TablesFile:
     if not reading.mistakes:
         return file
     mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line)
-    listed = "".join(f"\n  {name}:{mistake.line}: {mistake.what}" for mistake in mistakes)
+    listed = "".join(f"\n  {name}:{mistake.line}: {mistake.what.translate(_ESCAPED)}" for mistake in mistakes)
     raise MisconfiguredError("invalid-tables-file", f"invalid tables file:{listed}")
 
 
@@ -378,7 +380,7 @@ def _filled_in(template: str, source_table: str) -> str:
 
 
 def _heading(name: str) -> str:
-    return f'[tables."{name}"]'
+    return f'[tables."{name.translate(_ESCAPED)}"]'
 
 
 def _is_pattern(name: str) -> bool:

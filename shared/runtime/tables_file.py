@@ -14,7 +14,7 @@ def load_tables_file(path: Path | None) -> tuple[str, TablesFile]:
     if path is None:
         return "", TablesFile()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise MisconfiguredError(
             "tables-file-not-utf8", f"TABLES_FILE={path} is not UTF-8 text ({error}): save it as UTF-8"

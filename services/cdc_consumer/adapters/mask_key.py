@@ -26,10 +26,11 @@ def read_mask_key(file: TablesFile, *, expected: str = "") -> MaskKey | None:
     what = f"{file.line(('mask_key_file',))}: mask_key_file = {file.mask_key_file!r}"
     try:
         secret = Path(file.mask_key_file).read_bytes().rstrip(b"\r\n")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter of a NUL in the path
+        why = error.strerror if isinstance(error, OSError) else error
         raise MisconfiguredError(
             "mask-key-unreadable",
-            f"{what} cannot be read ({error.strerror}): mount the key there on every machine of the consumer, Spark's "
+            f"{what} cannot be read ({why}): mount the key there on every machine of the consumer, Spark's "
             "workers too. With another key than before, equal values would no longer be masked alike",
         ) from error
     if len(secret) < _LEAST:

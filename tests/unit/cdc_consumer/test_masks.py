@@ -297,6 +297,11 @@ def test_a_key_that_is_missing_short_or_another_one_is_refused(
         read_mask_key(file_of(tmp_path / "key"), expected=expected)
 
 
+def test_a_path_that_no_system_takes_is_refused_as_one_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(MisconfiguredError, match=r"^line 2 of .* cannot be read \(embedded null byte\)"):
+        read_mask_key(file_of(tmp_path / r"a\u0000b"))
+
+
 def test_no_file_is_read_where_nothing_is_masked_by_a_digest() -> None:
     assert read_mask_key(read_tables_file('mask_key_file = "/no/key"\n')) is None
     assert read_mask_key(TablesFile()) is None

@@ -153,6 +153,7 @@ def test_a_mistake_in_an_option_is_named_with_its_line_and_fix(line: str, what: 
     ("text", "line", "what"),
     [
         ("mode = 'both'", 1, "unknown key 'mode'; it stands in [defaults], or in the section of a table"),
+        ('[tables."a\\u001b"]\nnope = 1', 2, "unknown key 'nope' in [tables.a\\x1b]; the nearest known one is name"),
         ("exclud = []", 1, "unknown key 'exclud'; the nearest known one is exclude"),
         ("\ninclude = []", 2, 'include: an empty list; leave it out, or write ["*"]'),
         ("\ninclude = ['a[b']", 2, "include: pattern 'a[b': a '[' without its ']'"),

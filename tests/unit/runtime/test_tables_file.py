@@ -17,6 +17,8 @@ def test_its_text_and_what_it_says(tmp_path: Path) -> None:
     path.write_text('exclude = ["tmp_*"]', encoding="utf-8")
 
     assert load_tables_file(path) == ('exclude = ["tmp_*"]', TablesFile(exclude=("tmp_*",)))
+    path.write_text('exclude = ["tmp_*"]', encoding="utf-8-sig")
+    assert load_tables_file(path) == ('exclude = ["tmp_*"]', TablesFile(exclude=("tmp_*",))), "a byte order mark"
     assert load_tables_file(None) == ("", TablesFile())
 
 
