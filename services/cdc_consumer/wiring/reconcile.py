@@ -27,6 +27,7 @@ from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.settings import ReconcileSettings
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import parse_timestamp
 from shared.runtime.answers import json_text
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs
@@ -44,6 +45,11 @@ def reconcile(parsed: ReconcileCommand, environ: Mapping[str, str], stop: Stop, 
     if bool(parsed.tables) == parsed.every:
         raise MisconfiguredError(
             "no-table-to-compare", "name the tables to compare, as change batches name them, or say --all"
+        )
+    if parsed.at is not None and parse_timestamp(parsed.at) > SystemClock().now():
+        raise MisconfiguredError(
+            "time-to-compare-not-past",
+            f"--at {parsed.at} is in the future: give a time that is past, or leave --at out",
         )
     _text, file = load_tables_file(settings.tables_file)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)

@@ -4,6 +4,7 @@ Rows change while they are compared: some are called different, some are waited 
 Differences are repaired: published as the source has them, and looked at until they have come.
 """
 
+import io
 import json
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +22,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.reconcile import reconcile
 from services.cdc_consumer.app.reconcile.comparison import Candidate, Difference, TableDifferences
+from services.cdc_consumer.app.reconcile.reconcile import _no_repair
 from services.cdc_consumer.app.reconcile.reconcile_report import document, exit_code, lines
+from services.cdc_consumer.commands.command_line import ReconcileCommand
 from services.cdc_consumer.core.reconcile.comparing import DifferenceKind
 from services.cdc_consumer.core.reconcile.row_keys import buckets_of, wire_keys
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.types.equality import same_json
 from services.cdc_consumer.core.types.types import DATE, ENUM, INT64, STRING
-from services.cdc_consumer.wiring.reconcile import compared
+from services.cdc_consumer.wiring.reconcile import compared, reconcile
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done, Key
@@ -185,6 +187,12 @@ def test_a_table_that_cannot_be_compared_reports_nothing_of_the_others_until_a_s
     stop.request()
     with pytest.raises(TransientError):
         list(compared(compare, ["away", "one"], stop))
+
+
+def test_a_time_to_come_is_refused_before_anything_is_asked() -> None:
+    asked = ReconcileCommand(tables=["t"], at="9999-01-01T00:00:00Z")
+    with pytest.raises(MisconfiguredError, match="--at 9999-01-01T00:00:00Z is in the future: give a time that is"):
+        reconcile(asked, {"GOOGLE_CLOUD_PROJECT": "p", "BIGQUERY_DATASET": "d"}, Stop(), io.StringIO())
 
 
 def test_a_source_that_does_not_start_reports_how_another_one_is_named() -> None:
@@ -418,7 +426,7 @@ def test_a_row_that_cannot_be_repaired_is_reported_with_what_works_on_a_table_wi
     key: Key | None, held: Mapping[str, object], applied: str, why: str
 ) -> None:
     one = Difference("[1]", DifferenceKind.EXTRA, Candidate(key, held), applied)
-    text = reconcile._no_repair(one, latest=0)
+    text = _no_repair(one, latest=0)
     assert bool(text) == bool(why)
     assert why in text
 
