@@ -234,8 +234,8 @@ def test_what_only_a_person_can_fix_is_misconfigured(kind: Callable[[str], Excep
 
 
 @pytest.mark.parametrize("what", ["Database", "Instance"])
-def test_what_is_not_there_is_answered_with_the_setting_that_names_it(what: str) -> None:
-    message = rf"{what} not found: projects/p\. Is SPANNER_{what.upper()} right"
+def test_what_is_not_there_is_answered_with_the_settings_that_name_it(what: str) -> None:
+    message = rf"{what} not found: projects/p\. Are GOOGLE_CLOUD_PROJECT.* and SPANNER_{what.upper()} right"
     with pytest.raises(MisconfiguredError, match=message), spanner_errors("read"):
         raise exceptions.NotFound(f"{what} not found: projects/p")  # type: ignore[no-untyped-call]
 

@@ -34,7 +34,7 @@ def _refused(text: str, code: grpc.StatusCode, message: str) -> Exception:
 def _named_by(message: str) -> str:
     """Return which settings name what is not there."""
     if "Database not found" in message:
-        return ". Is SPANNER_DATABASE right, or PARTITION_DATABASE?"
+        return ". Are GOOGLE_CLOUD_PROJECT, SPANNER_INSTANCE and SPANNER_DATABASE right, or PARTITION_DATABASE?"
     if "Instance not found" in message:
-        return ". Is SPANNER_INSTANCE right?"
+        return ". Are GOOGLE_CLOUD_PROJECT and SPANNER_INSTANCE right?"
     return ""
