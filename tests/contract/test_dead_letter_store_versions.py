@@ -270,6 +270,7 @@ def test_a_server_that_is_unavailable_is_named_with_what_to_check_on_one_line() 
         open_database("postgresql://u:secret@127.0.0.1:1/letters")
     message = str(caught.value)
     assert message.startswith("the database is unavailable or busy: ")
+    assert message.endswith("(DATABASE)")
     assert "Is the server running on that host" in message
     assert message.isprintable()
     assert "secret" not in message

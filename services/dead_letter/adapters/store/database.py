@@ -26,6 +26,7 @@ from shared.runtime.stop import Stop
 
 _MIGRATION_LOCK: Final = 0x6D696C6C72616365
 """The advisory lock of PostgreSQL under which tables are made: the dead letters of `millrace`."""
+_BUSY: Final = "the database is unavailable or busy"
 _WAL_PAUSE: Final = timedelta(milliseconds=200)
 
 _SQLITE_BUSY: Final = frozenset(
@@ -223,13 +224,11 @@ def database_errors() -> Iterator[None]:
     try:
         yield
     except NoConnectionLeftError as error:
-        raise TransientError(
-            "the database is unavailable or busy: all connections of this process are in use"
-        ) from error
+        raise TransientError(f"{_BUSY}: all connections of this process are in use") from error
     except DBAPIError as error:
         message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
         if error.connection_invalidated:
-            raise TransientError(f"the database is unavailable or busy: {message}") from error
+            raise TransientError(f"{_BUSY}: {message} (DATABASE)") from error
         if (transient := _transient(error.orig, message)) is not None:
             raise transient from error
         if _is_wrong(error.orig):
@@ -246,7 +245,7 @@ def _transient(error: BaseException | None, message: str) -> TransientError | No
         is_full = getattr(error, "sqlstate", None) == _POSTGRESQL_FULL
     if is_full:
         return DatabaseFullError(f"the database is full: {message}")
-    return TransientError(f"the database is unavailable or busy: {message}") if _is_unavailable(error) else None
+    return TransientError(f"{_BUSY}: {message} (DATABASE)") if _is_unavailable(error) else None
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
