@@ -19,5 +19,5 @@ def edit_text(editor: str | None, text: str) -> str:
         try:
             subprocess.run([*shlex.split(editor), str(file)], check=True)
             return file.read_text(encoding="utf-8")
-        except (OSError, subprocess.CalledProcessError, UnicodeDecodeError) as error:
-            raise ValueError(f"the editor {editor} failed: {error}") from error
+        except (OSError, subprocess.CalledProcessError, ValueError) as error:
+            raise ValueError(f"the editor {editor} (VISUAL or EDITOR) failed: {error}") from error

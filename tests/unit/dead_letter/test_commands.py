@@ -275,6 +275,9 @@ def test_an_editor_that_fails_changes_nothing(shell: Shell) -> None:
     shell.editor = "false"
     assert shell.run("edit", ONE.identity, "--why", "w") == 1
     assert "failed" in shell.err
+    shell.editor = "vi 'x"
+    assert shell.run("edit", ONE.identity, "--why", "w") == 1
+    assert "the editor vi 'x (VISUAL or EDITOR) failed: No closing quotation" in shell.err
     shell.editor = "no-such-editor-" + str(os.getpid())
     assert shell.run("edit", ONE.identity, "--why", "w") == 1
     assert shell.world.states() == {State.OPEN: 1}
