@@ -82,6 +82,18 @@ def test_each_error_is_named_with_its_fix(place: Place, setting: str, value: str
     assert "secret" not in str(found)
 
 
+def test_tokens_and_keys_of_the_api_that_cannot_be_read_are_named(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for setting, message in (("API_TOKEN_FILE", "holds no token"), ("IAP_KEYS_FILE", "cannot be read")):
+        settings = {"API_PORT": "0", "IAP_AUDIENCE": "/projects/1/apps/x", setting: str(file)}
+        assert message in place.wrong(**settings)["HTTP API"]
+    file.write_text("0123456789abcdef")
+    code_and_found = place.examined(API_PORT="0", API_TOKEN_FILE=str(file))
+    assert [one["level"] for one in code_and_found[1] if one["check"] == "HTTP API"] == ["ok"]
+    assert unexplained(one["check"] for one in code_and_found[1]) == []
+
+
 def test_a_store_of_another_pipeline_is_reported_with_both_names_and_the_fix(place: Place) -> None:
     with closing(open_database(place.environ["DATABASE"])) as database:
         SqlDeadLetterStore(database).join(Pipeline(topic="projects/p/topics/theirs"))

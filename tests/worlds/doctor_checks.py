@@ -26,7 +26,7 @@ MADE: Final[Mapping[str, Sequence[str]]] = {
 """Addresses in `deploy/terraform`, by what a check is called."""
 
 NOT_MADE: Final[Mapping[str, str]] = {
-    r"settings|tables file|tables": "the environment of a service, which the chart gives it",
+    r"settings|tables file|tables|HTTP API": "the environment of a service, which the chart gives it",
     r"java|Spark": "is in the image",
     r"clock": "is the machine's",
     r"store(: \w+)?": "is made by the dead-letter service",

@@ -15,6 +15,7 @@ from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import joined
 from services.dead_letter.settings import Settings
 from services.dead_letter.wiring.connections import pipeline_named
+from services.dead_letter.wiring.serving import known_proxy, known_tokens
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
@@ -46,6 +47,17 @@ def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     file = yield from inspect_tables_file(settings.tables_file, "none: every table is mirrored")
     yield from _pubsub(settings)
     yield from _mirrors(settings, file)
+    if settings.api_port is not None:
+        yield _api(settings)
+
+
+def _api(settings: Settings) -> Finding:
+    try:
+        known_tokens(settings)
+        known_proxy(settings)
+    except MisconfiguredError as error:
+        return Finding.error("HTTP API", str(error), _AS_IT_SAYS)
+    return Finding.ok("HTTP API", "what is known of its callers can be read")
 
 
 def _store(settings: Settings) -> Finding:

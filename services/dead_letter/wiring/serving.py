@@ -36,7 +36,9 @@ def serving_api(
             poller=ServicePoller(watched_services(settings.console_services), HttpStatusPages(), SystemClock()),
             launcher=known_launcher(settings),
         ),
-        callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
+        callers=Callers(
+            tokens=known_tokens(settings), proxy=known_proxy(settings), open_reads=is_loopback(settings.api_host)
+        ),
         clock=SystemClock(),
         stop=stop,
         metrics=ApiMetrics(registry),
@@ -49,14 +51,16 @@ def serving_api(
         yield port
 
 
-def _tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
+def known_tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
+    """Return what gives the tokens of callers; MisconfiguredError where they cannot be read."""
     if settings.api_token is not None:
         tokens = read_tokens(settings.api_token, "API_TOKEN")
         return lambda: tokens
     return tuple if settings.api_token_file is None else TokenFile(settings.api_token_file)
 
 
-def _proxy(settings: Settings) -> IdentityProxy | None:
+def known_proxy(settings: Settings) -> IdentityProxy | None:
+    """Return the proxy whose word counts, if any; MisconfiguredError where its keys cannot be read."""
     if settings.iap_audience is None:
         return None
     keys = PublishedKeys() if settings.iap_keys_file is None else keys_of_file(settings.iap_keys_file)
