@@ -105,6 +105,12 @@ def test_a_stream_that_is_not_there_stops_no_other_check(rig: DoctorRig) -> None
     assert errors.keys() == {"stream", f"topic {rig.variables['TOPIC']}"}
 
 
+def test_a_start_that_the_stream_does_not_keep_is_named_before_the_first_start(rig: DoctorRig) -> None:
+    for start in ("0001-01-01T00:00:00Z", "9999-01-01T00:00:00Z"):
+        rig.variables = {"START_TIMESTAMP": start}
+        assert rig.errors() == {"progress: start": "correct START_TIMESTAMP, or unset it to begin now"}
+
+
 def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(rig: DoctorRig) -> None:
     rig.database.alter(
         "CREATE TABLE Loose (a INT64, b BYTES(8)) PRIMARY KEY (a, b)",

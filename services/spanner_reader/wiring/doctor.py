@@ -22,6 +22,7 @@ from services.spanner_reader.adapters.schema.catalog import (
     StreamDefinition,
     check_partition_table,
     check_start,
+    check_times,
     whole_rows,
 )
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
@@ -185,10 +186,12 @@ class _SpannerInspection:
         there = await self._ask("progress", store.exists)
         if there is None:
             return
+        stream = "give every change stream its own PARTITION_TABLE"
+        if not there or await self._ask("progress: stream", store.is_empty, stream):
+            await self._start(definition)
         if not there:
             self._found.append(Finding.ok("progress", f"{settings.partition_table} will be made at the first start"))
             return
-        await self._ask("progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE")
         topics = SpannerTopicStore(self._partitions, settings.partition_table)
         await self._works(
             "progress: topic", lambda: topics.check(topic_of(settings).identity), "set TOPIC to the readers' topic"
@@ -212,6 +215,17 @@ class _SpannerInspection:
             since = format_timestamp(request.since)
             fix = fix_of(request, self._database.dialect.quote)
             self._found.append(Finding.warning(f"table {request.table}", f"pending resync since {since}: {kinds}", fix))
+
+    async def _start(self, definition: StreamDefinition | None) -> None:
+        """Find a start that the first start would be refused for."""
+        start, end = self._settings.start_timestamp, self._settings.end_timestamp
+        if start is None or definition is None:
+            return
+
+        async def allowed() -> None:
+            check_times(definition, start=start, end=end, now=await self._catalog.now())
+
+        await self._works("progress: start", allowed, "correct START_TIMESTAMP, or unset it to begin now")
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
