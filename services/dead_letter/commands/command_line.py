@@ -12,6 +12,14 @@ from shared.runtime.commands import CommandLine, DoctorCommand, Json, JsonComman
 
 _MOST: Final = 1_000_000  # a list is made in memory
 
+
+def _rate(value: str | float) -> float:
+    found = float(value)
+    if found and not 0.001 <= found <= 100_000:
+        raise ValueError("neither 0 nor between 0.001 and 100000")
+    return found
+
+
 Values = Annotated[bool, typer.Option("--values", help="Show the values of rows. It is written into the trail.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter: needed where nothing else selects any.")]
 
@@ -199,7 +207,12 @@ class ReplayCommand(SelectingCommand):
     """
 
     execute: Annotated[bool, typer.Option("--execute", help="Do it, without any question.")] = False
-    rate: Annotated[float, typer.Option(min=0, help="Dead letters a second, at most; 0 for no limit.")] = DEFAULT_RATE
+    rate: Annotated[
+        float,
+        typer.Option(
+            parser=_rate, metavar="NUMBER", help="Dead letters a second, at most: 0.001 to 100000, or 0 for no limit."
+        ),
+    ] = DEFAULT_RATE
     limit: Annotated[int | None, typer.Option(min=1, help="Dead letters to send, at most.")] = None
     force: Annotated[
         bool,
