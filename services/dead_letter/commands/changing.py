@@ -80,7 +80,10 @@ def _pairs(texts: Sequence[str]) -> Mapping[str, str]:
     for (name, sign, _value), text in zip(pairs, texts, strict=True):
         if not sign or not name:
             raise MisconfiguredError("edit-value-malformed", f"--set: {text!r} is not COLUMN=JSON")
-    return {name: value for name, _sign, value in pairs}
+    values = {name: value for name, _sign, value in pairs}
+    if len(values) < len(pairs):
+        raise MisconfiguredError("edit-column-repeated", "--set names a column twice: give each column one value")
+    return values
 
 
 def _set(command: DiscardCommand | RestoreCommand, tools: CommandTools, state: State) -> None:

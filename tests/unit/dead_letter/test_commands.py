@@ -79,6 +79,7 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["discard", "--all"], "--why"),
         (["discard", "--all", "--why", " "], "--why: say why"),
         (["edit", ONE.identity, "--why", "w", "--set", "seats"], "COLUMN=JSON"),
+        (["edit", ONE.identity, "--why", "w", "--set", "seats=1", "--set", "seats=2"], "names a column twice"),
         (["edit", ONE.identity, "--why", " ", "--set", "seats=1"], "what was wrong"),
         (["fly"], "fly"),
         (["relpay"], "unknown command relpay: did you mean replay?"),
