@@ -13,14 +13,18 @@ from shared.runtime.service import run_as
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
     if not arguments:
-        from services.bigtable_reader.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
-
-        return run_as("bigtable_reader", service, os.environ)
+        return run_as("bigtable_reader", _run, os.environ)
     from services.bigtable_reader.wiring.commands import command  # noqa: PLC0415  nor does a command need the service
 
     return run_as(
         "bigtable_reader", lambda: command(arguments, os.environ), os.environ, typed=list(arguments) != ["rows"]
     )
+
+
+def _run() -> int:
+    from services.bigtable_reader.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
+
+    return service()
 
 
 if __name__ == "__main__":

@@ -17,12 +17,16 @@ from shared.runtime.service import run_as
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
     if list(arguments) in ([], ["run"]):
-        from services.dead_letter.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
-
-        return run_as("dead_letter", service, os.environ)
+        return run_as("dead_letter", _run, os.environ)
     from services.dead_letter.wiring.commands import command  # noqa: PLC0415  nor does a command need the service
 
     return run_as("dead_letter", lambda: command(arguments, os.environ), os.environ, typed=True)
+
+
+def _run() -> int:
+    from services.dead_letter.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
+
+    return service()
 
 
 if __name__ == "__main__":

@@ -104,8 +104,7 @@ def log_whatever_happens() -> None:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
+    if issubclass(kind, KeyboardInterrupt):  # Python ends the process by the signal: a shell sees 130
         return
     structlog.get_logger().critical("process_failed", exc_info=(kind, error, trace), **_raised_at(trace))
 

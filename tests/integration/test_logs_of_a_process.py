@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_every_log_line_of_a_process_is_json_with_a_severity() -> None:
         trace = logs[line]["exception"].splitlines()
         assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", f"ValueError: {words}")
     assert logs[7]["logging.googleapis.com/sourceLocation"]["function"] == "fail"
+
+
+def test_a_process_that_is_interrupted_ends_by_the_signal_and_prints_nothing() -> None:
+    program = "import os; from shared.runtime.service import run_as; run_as('s', lambda: os.kill(os.getpid(), 2), {})"
+    environment = {**child_environment(os.environ), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import signal; signal.signal(2, signal.default_int_handler); {program}"],
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, b"", b"")
 
 
 PRINTS = """
