@@ -1,7 +1,7 @@
 """A pipeline that moves to another project, to another topic, or comes again after almost everything was lost.
 
 Each test does what the table "Move, roll back, recover" of docs/how-to/deploy-on-google-cloud.md says, with load on a
-source of each kind. The consumer runs without Java: these tests start eight of it.
+source of each kind, but where the source was restored. The consumer runs without Java: these tests start nine of it.
 """
 
 import base64
@@ -16,12 +16,14 @@ import pytest
 
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.services import BIGTABLE_READER, DEAD_LETTER, READER, child_environment
-from deploy.local.platform.source import Write
+from deploy.local.platform.source import SpannerDatabase, Write
 from shared.pubsub.topology import create_topology
 from tests.e2e.load import MARKER, Load
 from tests.e2e.planting import an_upsert
+from tests.e2e.rig import SCHEMA
 from tests.exhaustive.deployment import ALL, TABLES, TIMEOUT, Deployment
 from tests.integration.bigtable_front import delete_row, set_cell
+from tests.integration.readers import refusal
 from tests.integration.stand_in import Writing
 from tests.row_messages import CHANGE, row_message
 from tests.worlds.consumer import WITHOUT_SPARK
@@ -134,6 +136,49 @@ def test_both_readers_go_on_in_another_topic_where_they_were(deployment: Deploym
     with load.running():
         deployment.wait_until_it_flows()
     deployment.wait_until_equal(load, before)
+
+
+def test_mirror_and_history_follow_a_database_that_was_restored_under_another_name(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    rig, mirror, file = deployment.rig, deployment.rig.named("Singers"), tmp_path / "tables.toml"
+    history = f"{mirror}_changelog"
+    file.write_text('[defaults]\nmode = "both"\n', encoding="utf-8")
+    deployment.more = {name: {"TABLES_FILE": str(file)} for name in ("spanner_reader", "cdc_consumer")}
+    deployment.start("spanner_reader", "cdc_consumer")
+    rig.commit(*(Write("insert", "Singers", {"Id": key, "Name": "in the backup"}) for key in (1, 2)))
+    rig.commit(Write("update", "Singers", {"Id": 2, "Name": "later"}), Write("insert", "Singers", {"Id": 3}))
+    rig.wait_until_equal(["Singers"], TIMEOUT)
+    deployment.stop("spanner_reader")
+    rig.database = restored(deployment)
+    deployment.spanner = replace(deployment.spanner, database=rig.database.name)
+    assert "partition-table-of-another-stream" in refusal(deployment.launch("spanner_reader").process)
+
+    deployment.partitions += "_restored"
+    deployment.start("spanner_reader")
+    deployment.wait(lambda: waiting_for_labels(deployment) >= {mirror, history}, "the labels to be in the way")
+    deployment.target.query(f"DROP VIEW `{mirror}_history`")
+    for name in (mirror, history):
+        deployment.target.query(f"ALTER TABLE `{name}` SET OPTIONS (labels = [])")
+    deployment.delete_missing_rows((deployment.spanner, [mirror]))
+    rig.wait_until_equal(["Singers"], TIMEOUT)
+    current = deployment.target.query(f"SELECT Id, Name FROM `{mirror}_history` WHERE is_current ORDER BY Id")
+    assert current == [{"Id": key, "Name": "in the backup"} for key in (1, 2)]
+
+
+def restored(deployment: Deployment) -> SpannerDatabase:
+    """Return another database, with the schema and the first two rows of Singers."""
+    number, instance = deployment.rig.number, deployment.rig.database.instance
+    database = instance.create_database([one.format(number=number) for one in SCHEMA])
+    rows = ({"Id": key, "Name": "in the backup"} for key in (1, 2))
+    database.commit([Write("insert", deployment.rig.named("Singers"), row) for row in rows])
+    return database
+
+
+def waiting_for_labels(deployment: Deployment) -> set[str]:
+    """Return the tables of which the consumer says that they are of another source."""
+    tables = deployment.running["cdc_consumer"].status().get("tables", ())
+    return {one["table"] for one in tables if "holds another source table" in json.dumps(one["troubles"])}
 
 
 def write_unread(deployment: Deployment, load: Load) -> None:
