@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams, StreamAppend
@@ -16,7 +17,7 @@ from shared.contracts.errors import TransientError
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 from tests.builders import a_header
-from tests.integration.append_server import AppendServer, Silence, accepted, refused
+from tests.integration.append_server import AppendServer, Close, Silence, accepted, refused
 from tests.integration.append_streams import PLANES, WIDER, WIDER_HEADER, Opened, identities, rows_of
 from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
@@ -202,6 +203,21 @@ def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_
     streams.close()
     assert open_now() == 0
     assert streams.connections_opened == 2
+
+
+def test_a_connection_is_reported_as_opened_once_bigquery_has_accepted_something_on_it(
+    server: AppendServer, streams: AppendStreams, stop: Stop
+) -> None:
+    answers = iter([Close(), Close(), Close()])
+    server.script = lambda request: next(answers, accepted())
+    with capture_logs() as logs:
+        for attempt in retrying(stop):
+            with attempt:
+                write(streams, "planes")
+        write(streams, "planes")
+
+    (line,) = [line for line in logs if line["event"] == "append_connection_opened"]
+    assert (line["table"], line["opened"]) == ("planes", 4)
 
 
 def test_an_abandoned_append_does_not_keep_its_stream(server: AppendServer, opened: Opened, clock: SetClock) -> None:

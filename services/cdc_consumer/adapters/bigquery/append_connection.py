@@ -100,6 +100,22 @@ def opening(stream: str, descriptor: DescriptorProto) -> bytes:
     return bytes(message.SerializeToString())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLimits:
+    """Sizes and times of append streams. BigQuery takes requests of 10 MB; nothing is gained above 4 MB."""
+
+    request_bytes: int = 2_000_000
+    largest_request_bytes: int = 9_000_000
+    window_bytes: int = 8_000_000
+    connections: int = 20
+    """Open at once, of all tables."""
+    connections_of_table: int = 2
+    full_sends: int = 8
+    """So many requests in a row that fill their connection's window, and the table gets another connection."""
+    answer_within: timedelta = timedelta(seconds=60)
+    close_after_idle: timedelta = timedelta(minutes=5)  # BigQuery itself closes after ten
+
+
 class AppendConnection:
     """An open call that takes requests of one table and one descriptor."""
 
@@ -108,16 +124,18 @@ class AppendConnection:
         channel: grpc.Channel,
         stream: str,
         first: bytes,
-        window: int,
-        timeout: timedelta,
+        limits: AppendLimits,
         changed: threading.Condition,
+        proven: Callable[[], None],
     ) -> None:
+        """``proven`` is called when BigQuery has accepted something for the first time."""
         self._opening = first
         self._opened = False  # whether the next request goes without the opening
         self._proven = False  # whether BigQuery has accepted anything on this connection
-        self._window = window
-        self._timeout = timeout
+        self._window = limits.window_bytes
+        self._timeout = limits.answer_within
         self._changed = changed  # of all connections of a pool
+        self._on_proven = proven
         self._heard_at = 0.0  # or when that was sent that has waited for an answer since
         self._in_flight: deque[AppendRequest] = deque()
         self._bytes = 0
@@ -233,7 +251,9 @@ class AppendConnection:
             self._heard_at = time.monotonic()
             took = self._heard_at - request.sent_at
             self.appends = self.appends.plus(Appends.of_one(len(request.data), took))
-            self._proven = self._proven or not response.HasField("error")
+            if not self._proven and not response.HasField("error"):
+                self._proven = True
+                self._on_proven()
             self._opened = self._opened and self._proven  # it may be the opening that was refused: not known by now
             self._changed.notify_all()
 
@@ -250,22 +270,6 @@ class AppendConnection:
             self._bytes = 0
             self._outgoing.put(None)
             self._changed.notify_all()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendLimits:
-    """Sizes and times of append streams. BigQuery takes requests of 10 MB; nothing is gained above 4 MB."""
-
-    request_bytes: int = 2_000_000
-    largest_request_bytes: int = 9_000_000
-    window_bytes: int = 8_000_000
-    connections: int = 20
-    """Open at once, of all tables."""
-    connections_of_table: int = 2
-    full_sends: int = 8
-    """So many requests in a row that fill their connection's window, and the table gets another connection."""
-    answer_within: timedelta = timedelta(seconds=60)
-    close_after_idle: timedelta = timedelta(minutes=5)  # BigQuery itself closes after ten
 
 
 class ConnectionPool:
@@ -304,11 +308,12 @@ class ConnectionPool:
         if not self._make_room(until):
             return None
         self.opened += 1
-        structlog.get_logger().info("append_connection_opened", table=table, opened=self.opened)
-        limits = self._limits
-        connection = AppendConnection(
-            self._channel, path, first, limits.window_bytes, limits.answer_within, self._changed
-        )
+        opened = self.opened
+
+        def proven() -> None:  # while BigQuery cannot be reached there is no connection to report
+            structlog.get_logger().info("append_connection_opened", table=table, opened=opened)
+
+        connection = AppendConnection(self._channel, path, first, self._limits, self._changed, proven)
         self._open.append(connection)
         return connection
 
