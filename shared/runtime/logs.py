@@ -141,6 +141,8 @@ def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict)
     for name in ("error", "why"):
         if (code := code_of(str(event.get(name, "")))) is not None:
             event.setdefault("error_code", code)
+    if event.get("fix") == "":  # the error says all that there is to say
+        del event["fix"]
     text = event.pop("event", "")
     if text in SENTENCES:
         event["message"], event["event"] = SENTENCES[text], text

@@ -60,6 +60,15 @@ def test_the_code_of_an_error_is_a_field_beside_it(lines: io.StringIO, field: st
     assert "error_code" not in without
 
 
+def test_a_fix_without_words_is_left_out(lines: io.StringIO) -> None:
+    for fix in ("", "check the network"):
+        structlog.get_logger().warning("partitions_not_claimed", error="ABORTED", fix=fix)
+
+    without, with_fix = map(json.loads, lines.getvalue().splitlines())
+    assert "fix" not in without
+    assert with_fix["fix"] == "check the network"
+
+
 def test_below_the_level_nothing_is_written(lines: io.StringIO) -> None:
     structlog.get_logger().debug("watermark_advanced")
 
