@@ -36,6 +36,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "dataset_has_defaults": "The dataset has defaults that tables do not take",
     "dataset_not_found": "The dataset of the mirrors was not found",
     "dead_letter_not_stored": "A dead letter could not be stored, and comes again",
+    "dead_letters_not_kept": "Dead letters may not be published, and their messages come again until they may be",
     "dead_letters_not_nacked": "Messages of dead letters could not be nacked, and come again later",
     "dead_letters_not_noted": "The dead letters of a table could not be noted on it",
     "end_timestamp_reached": "Everything up to END_TIMESTAMP was read",
