@@ -380,7 +380,11 @@ class BatchPublisher:
         if self._error is not None:
             return
         self._error = error
-        structlog.get_logger().error("publishing_stopped", topic=self._topic, error=str(error))
+        log = structlog.get_logger()
+        if isinstance(error, TransientError):  # a stop, or a time that is over: a later reading publishes the rest
+            log.warning("publishing_stopped", topic=self._topic, error=str(error))
+        else:
+            log.error("publishing_stopped", topic=self._topic, error=str(error))
         for receipt in self._packer.abandon():
             future = self._futures.pop(receipt, None)
             if future is not None and not future.done():

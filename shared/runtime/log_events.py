@@ -101,7 +101,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "process_failed": "The process ended with an error that nothing handled",
     "process_lost": "A process of the consumer no longer reports",
     "proxy_keys_not_fetched": "The keys of the identity-aware proxy could not be fetched",
-    "publishing_stopped": "Pub/Sub refused a message, and publishing has stopped",
+    "publishing_stopped": "Publishing has stopped, and what Pub/Sub has not confirmed is read again",
     "pull_failed": "Pulling from the subscription failed; that is tried again",
     "query_started": "The streaming query has started",
     "reader_stopped": "The reader has stopped reading",

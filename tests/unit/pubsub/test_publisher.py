@@ -337,14 +337,16 @@ async def test_a_stop_lets_what_is_under_way_be_confirmed() -> None:
 async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
     world = World()
     world.channel.failures = [UNAVAILABLE] * 1_000
-    async with world.publisher:
-        futures = [await world.publish("k", number) for number in range(3)]
-        await turns()
-        world.stop.request()
+    with capture_logs() as logs:
+        async with world.publisher:
+            futures = [await world.publish("k", number) for number in range(3)]
+            await turns()
+            world.stop.request()
     for future in futures:
         with pytest.raises(TransientError):
             await future
     assert world.channel.confirmed == []
+    assert [line["log_level"] for line in logs if line["event"] == "publishing_stopped"] == ["warning"]
 
 
 async def test_closing_does_not_wait_for_ever_without_a_stop() -> None:
