@@ -321,7 +321,8 @@ class Supervisor(Generic[DueT, OwnedT]):
                 await retried(Stop(), self._leases.release_all)
                 await retried(Stop(), self._source.release)
         except (TransientError, MisconfiguredError, TimeoutError) as error:  # what ends the reader says more
-            self._log.warning(self._leases.not_saved, error=str(error))
+            why = str(error) or "it takes longer than a stop may"
+            self._log.warning("leases_not_released", error=why)
         finally:
             await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))
             flush.cancel()

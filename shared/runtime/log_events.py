@@ -63,6 +63,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "lease_lost": "The lease of a partition was lost, and another reader may go on with it",
     "leases_counted": "The leases of messages were counted at the end",
     "leases_not_extended": "The leases of messages could not be extended, so they may come again",
+    "leases_not_released": "The leases of partitions could not be released at the end: they run out",
     "leases_taken": "A task took over the leases of its messages",
     "low_watermark_moved_again": "The low watermark moves again",
     "low_watermark_stalled": "The low watermark does not move",

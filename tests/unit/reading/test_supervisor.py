@@ -196,9 +196,13 @@ async def test_a_stop_is_over_in_less_than_ten_seconds_whatever_does_not_answer(
     await asyncio.sleep(waits_for)
     stopped_at = loop.time()
     stop.request()
-    async with asyncio.timeout(600):
-        await running
+    with capture_logs() as logs:
+        async with asyncio.timeout(600):
+            await running
     assert loop.time() - stopped_at < 9
+    errors = [line["error"] for line in logs if line["event"] == "leases_not_released"]
+    assert errors == ["it takes longer than a stop may"] * ("release" in silent)
+    assert not any(line["event"] == "not_saved" for line in logs), "which says that it is tried again"
 
 
 async def test_leases_are_released_at_a_stop_though_the_first_attempts_fail() -> None:
@@ -219,7 +223,7 @@ async def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_
     world = World({"p": partial(_fails, 5, first)}, effects={"release": partial(_fails, 0, release)})
     with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
         await world.run(Stop())
-    assert [line["error"] for line in logs if line["event"] == "not_saved"] == ["permission denied [made-up]"]
+    assert [line["error"] for line in logs if line["event"] == "leases_not_released"] == ["permission denied [made-up]"]
 
 
 async def test_a_loop_that_hangs_is_not_alive_and_one_whose_store_is_unavailable_is_alive_and_not_ready() -> None:
