@@ -9,14 +9,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
     spark_settings,
     starting_java,
 )
+from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring.service import java
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
+from tests.unit.cdc_consumer.world import NEEDED
 
 ROOT = Path(__file__).resolve().parents[2]
 # Python's own handlers, and those that libraries give to the C library (gRPC has both).
@@ -103,6 +108,32 @@ def test_the_end_takes_every_process_that_the_start_of_java_has_started(
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JError("o1.isActive")])
+def test_a_java_that_was_killed_is_named_and_not_the_connection_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    home = a_spark_home(tmp_path, "kill -KILL $$")
+    monkeypatch.setattr(os, "environ", {**os.environ, "SPARK_HOME": str(home)})
+    with (
+        pytest.raises(QueryFailedError, match=r"Java process has ended with exit code -9: .* lack of memory"),
+        java(read_settings(Settings, NEEDED), Stop()),
+    ):
+        raise error
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_java_that_runs_or_was_to_stop_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool
+) -> None:
+    home = a_spark_home(tmp_path, "kill -KILL $$" if stopping else "exec sleep 600")
+    monkeypatch.setattr(os, "environ", {**os.environ, "SPARK_HOME": str(home)})
+    stop = Stop()
+    if stopping:
+        stop.request()
+    with pytest.raises(Py4JError, match="refused"), java(read_settings(Settings, NEEDED), stop):
+        raise Py4JError("refused")
 
 
 def test_arguments_for_spark_with_a_quote_that_is_not_closed_are_named(tmp_path: Path) -> None:

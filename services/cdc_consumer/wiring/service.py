@@ -335,7 +335,12 @@ def java(settings: Settings, stop: Stop) -> Iterator[Java | SubmittedSpark]:
     with ExitStack() as block:
         with stderr_as_log_lines():
             started_java = block.enter_context(starting_java(os.environ, configuration, stop))
-        yield started_java
+        try:
+            yield started_java
+        except (Py4JError, ConnectionError) as error:
+            if stop.requested or (why := started_java.why_silent()) is None:
+                raise
+            raise QueryFailedError(why) from error
 
 
 @contextmanager

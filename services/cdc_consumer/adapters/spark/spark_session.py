@@ -114,6 +114,10 @@ _DAMAGED: Final = re.compile(
 """What Spark, or its JSON parser, says of a file of the checkpoint that is cut off or of another Spark."""
 _FULL: Final = "No space left on device"
 _MAKE_ROOM: Final = "make room on the disks of CHECKPOINT_LOCATION and of TMPDIR; what was not acked comes again"
+_MORE_MEMORY: Final = (
+    "where it has written no reason above, the system has killed it, most often for lack of memory: give the container "
+    "more; where that is an OutOfMemoryError, raise SPARK_DRIVER_MEMORY"
+)
 _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
 
@@ -405,6 +409,14 @@ class Java:
         if self._settings["spark.master"].startswith("local"):  # elsewhere executors come and go
             threading.Thread(target=_start_workers, args=(session,), name="start workers", daemon=True).start()
         return session
+
+    def why_silent(self) -> str | None:
+        """Return why Java answers no more, and the fix; None where it runs."""
+        try:
+            code = self._process.wait(timeout=1)  # its connections are closed a moment before
+        except subprocess.TimeoutExpired:
+            return None
+        return f"Spark's Java process has ended with exit code {code}: {_MORE_MEMORY}"
 
     def wait(self) -> int:
         """Wait for the end of a Java that `end` has ended; return its exit code."""
