@@ -14,6 +14,7 @@ in `test_pubsub_source.py`. A consumer that only applies what is left runs witho
 """
 
 import contextlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -99,7 +100,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     more_messages_than_tasks_are_all_applied(world, consumer)
     a_hang_turns_healthz_red_and_going_on_turns_it_green_again(world, consumer)
     assert _reached_from_outside(consumer) == set()
-    assert ends(consumer) == 0, consumer.process.obituary()
+    a_stop_while_bigquery_is_unavailable_is_no_error(world, consumer)
     assert len(events(consumer.process, "service_started")) == 1
     (counted,) = events(consumer.process, "leases_counted")
     assert counted["left"] == 0
@@ -130,6 +131,19 @@ def a_hang_turns_healthz_red_and_going_on_turns_it_green_again(world: World, con
     finally:
         java.resume()
     world.processes.wait_until(lambda: consumer.alive, "the consumer to be alive again", TIMEOUT)
+
+
+def a_stop_while_bigquery_is_unavailable_is_no_error(world: World, consumer: Service) -> None:
+    before = world.faults_met()
+    world.fault(action="close", status="UNAVAILABLE")
+    world.publish(a_message(a_change(6)))
+    world.processes.wait_until(lambda: world.faults_met() > before or None, "an append without success", TIMEOUT)
+    assert ends(consumer) == 0, consumer.process.obituary()
+    (event,) = events(consumer.process, "stopped_in_mid_batch")
+    assert "table planes: append refused, UNAVAILABLE" in event["error"]
+    (stop,) = events(consumer.process, "stop_requested")
+    lines = [json.loads(line) for line in consumer.process.output().splitlines() if line.startswith("{")]
+    assert [line for line in lines[lines.index(stop) :] if line["severity"] == "ERROR"] == []
 
 
 def test_on_two_executors_all_is_applied_and_of_one_that_is_killed_leases_run_out_and_the_others_are_released(

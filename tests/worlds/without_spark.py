@@ -59,7 +59,7 @@ class Session:
         slots = (os.cpu_count() or 1) if cores[1] == "*" else int(cores[1])
         spawning = multiprocessing.get_context("spawn")  # a fork would run gRPC's handlers
         spawning.set_executable(os.environ.get("PYSPARK_PYTHON", sys.executable))
-        self.sparkContext = SimpleNamespace(defaultParallelism=slots)
+        self.sparkContext = SimpleNamespace(defaultParallelism=slots, setLogLevel=lambda _level: None)
         self.version = pyspark.__version__
         self.conf = SimpleNamespace(set=dict[str, str]().__setitem__)
         self.dataSource = self

@@ -255,6 +255,8 @@ def run_query(
     health.ready = True
 
     def stop_tasks() -> None:
+        if stop.requested:  # what tasks end with then is no error of Spark's: a line of ours says it
+            session.sparkContext.setLogLevel("OFF")
         (exchange / "stop").touch()  # the source starts no further micro-batch
         reports.stop_tasks()  # the sink waits for no service
 
