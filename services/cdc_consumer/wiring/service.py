@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -256,7 +256,8 @@ def run_query(
 
     def stop_tasks() -> None:
         if stop.requested:  # what tasks end with then is no error of Spark's: a line of ours says it
-            session.sparkContext.setLogLevel("OFF")
+            with suppress(Py4JError, ConnectionError):  # where Java has ended, `watch` finds out
+                session.sparkContext.setLogLevel("OFF")
         (exchange / "stop").touch()  # the source starts no further micro-batch
         reports.stop_tasks()  # the sink waits for no service
 
