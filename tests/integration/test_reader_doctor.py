@@ -18,6 +18,7 @@ from services.spanner_reader.__main__ import main
 from services.spanner_reader.adapters.doctor.inspection import inspect_stream
 from services.spanner_reader.adapters.schema.catalog import StreamDefinition
 from services.spanner_reader.wiring.doctor import doctor
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
@@ -106,9 +107,26 @@ def test_a_stream_that_is_not_there_stops_no_other_check(rig: DoctorRig) -> None
 
 
 def test_a_start_that_the_stream_does_not_keep_is_named_before_the_first_start(rig: DoctorRig) -> None:
-    for start in ("0001-01-01T00:00:00Z", "9999-01-01T00:00:00Z"):
-        rig.variables = {"START_TIMESTAMP": start}
-        assert rig.errors() == {"progress: start": "correct START_TIMESTAMP, or unset it to begin now"}
+    an_hour_ago = format_timestamp(Nanoseconds(rig.database.now() - 3_600_000_000_000))
+    for variables in (
+        *({"START_TIMESTAMP": start} for start in ("0001-01-01T00:00:00Z", "9999-01-01T00:00:00Z", an_hour_ago)),
+        {"END_TIMESTAMP": an_hour_ago},
+    ):
+        rig.variables = variables
+        errors = rig.errors()
+        assert errors.keys() == {"progress: start"}
+        assert "correct START_TIMESTAMP" in errors["progress: start"]
+
+
+def test_a_start_counts_no_more_where_progress_is_there_beside_a_table_that_is_missing(rig: DoctorRig) -> None:
+    reader = rig.pipeline.start()
+    rig.pipeline.write()
+    rig.pipeline.wait_for_all()
+    reader.end()
+    rig.variables = {"START_TIMESTAMP": "2026-01-01T00:00:00Z"}
+    assert rig.errors() == {}
+    rig.pipeline.partitions.alter("DROP TABLE millrace_partitions_pauses")  # as an upgrade that adds one finds it
+    assert "progress: start" not in rig.errors()
 
 
 def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(rig: DoctorRig) -> None:

@@ -40,7 +40,7 @@ from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, open_channels, topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import SystemClock
 from shared.runtime.doctor import LOGIN, inspect_keep, inspect_settings, inspect_tables_file, run_doctor
 from shared.runtime.findings import Finding, Level
@@ -126,11 +126,7 @@ class _SpannerInspection:
         settings = self._settings
 
         async def first() -> None:
-            now = await self._catalog.now()
-            stream = SpannerChangeStream(self._database, settings.change_stream)
-            heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
-            async with asyncio.timeout(30):
-                await check_start(stream, SpannerStreamQuery(ROOT, now, now, heartbeat))
+            await self._begin(await self._catalog.now())
 
         what = f"stream {settings.change_stream}: query"
         grant = "grant this identity roles/spanner.databaseReader"
@@ -187,7 +183,8 @@ class _SpannerInspection:
         if there is None:
             return
         stream = "give every change stream its own PARTITION_TABLE"
-        if not there or await self._ask("progress: stream", store.is_empty, stream):
+        empty = await (self._ask("progress: stream", store.is_empty, stream) if there else _answer(store.is_empty))
+        if empty or (empty is None and not there):  # None: not even the first of its tables is there
             await self._start(definition)
         if not there:
             self._found.append(Finding.ok("progress", f"{settings.partition_table} will be made at the first start"))
@@ -218,14 +215,25 @@ class _SpannerInspection:
 
     async def _start(self, definition: StreamDefinition | None) -> None:
         """Find a start that the first start would be refused for."""
-        start, end = self._settings.start_timestamp, self._settings.end_timestamp
-        if start is None or definition is None:
+        wanted, end = self._settings.start_timestamp, self._settings.end_timestamp
+        if definition is None or (wanted is None and end is None):
             return
 
         async def allowed() -> None:
-            check_times(definition, start=start, end=end, now=await self._catalog.now())
+            now = await self._catalog.now()
+            start = now if wanted is None else wanted
+            check_times(definition, start=start, end=end, now=now)
+            await self._begin(start)
 
-        await self._works("progress: start", allowed, "correct START_TIMESTAMP, or unset it to begin now")
+        fix = "correct START_TIMESTAMP, or unset it to begin now; END_TIMESTAMP, if it is set, comes after it"
+        await self._works("progress: start", allowed, fix)
+
+    async def _begin(self, start: Nanoseconds) -> None:
+        """Make the stream's first query, which ends where it begins."""
+        stream = SpannerChangeStream(self._database, self._settings.change_stream)
+        heartbeat = int(self._settings.heartbeat_interval / timedelta(milliseconds=1))
+        async with asyncio.timeout(30):
+            await check_start(stream, SpannerStreamQuery(ROOT, start, start, heartbeat))
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
