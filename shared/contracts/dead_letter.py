@@ -13,6 +13,8 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 PREFIX: Final = "dead_letter_"
+PUBSUBS_OWN: Final = "goog"
+"""How names of attributes begin that no publisher may set. Source: Pub/Sub, "Quotas and limits", attributes."""
 REPLAY_OF: Final = "replay_of"
 """The attribute that a replayed message carries: the identity of the dead letter it was replayed from."""
 REPLAY_FORCED: Final = "replay_forced"
@@ -79,7 +81,8 @@ def _identity(dead_letter: DeadLetter) -> str:
 def to_attributes(dead_letter: DeadLetter) -> dict[str, str]:
     """Return the attributes of the message that carries a dead letter on the dead-letter topic.
 
-    Attributes of the original whose names begin like ours are left out: they would be read as what we say.
+    Attributes of the original whose names begin like ours are left out: they would be read as what we say. So are those
+    that Pub/Sub has added to a message of a topic with a schema: it takes none whose name begins like them.
     """
     ours = {
         "identity": dead_letter.identity,
@@ -89,7 +92,8 @@ def to_attributes(dead_letter: DeadLetter) -> dict[str, str]:
     }
     if dead_letter.payload_bytes is not None:
         ours["payload_bytes"] = str(dead_letter.payload_bytes)
-    theirs = {name: value for name, value in dead_letter.attributes.items() if not name.startswith(PREFIX)}
+    kept = dead_letter.attributes.items()
+    theirs = {name: value for name, value in kept if not name.startswith((PREFIX, PUBSUBS_OWN))}
     return theirs | {PREFIX + name: _cut(value) for name, value in ours.items() if value}
 
 

@@ -39,7 +39,7 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
     name_emulators(environ)
     try:
         code = run()
-        if typed:
+        if typed and sys.stdout is not None:  # None where it was closed
             sys.stdout.flush()
     except MisconfiguredError as error:
         if typed:
@@ -49,7 +49,7 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
             keep_last_error(service, error.code, environ)
         return MISCONFIGURED
     except Exception as error:
-        if typed and isinstance(error, OSError) and _is_output_lost(error):
+        if typed and sys.stdout is not None and isinstance(error, OSError) and _is_output_lost(error):
             return 1
         if not typed:
             keep_last_error(service, FAILED, environ)
@@ -60,18 +60,23 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
 
 
 def _is_output_lost(error: OSError) -> bool:
-    """Return whether what a command printed could not be written, and say so unless its reader has ended (`head`)."""
-    reader = select.poll()
-    reader.register(sys.stdout, 0)  # a pipe that nothing reads is reported in any case
-    if error.errno == errno.EPIPE and not reader.poll(0):
-        return False
-    if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
-        return False
+    """Return whether a command ends for want of a reader of its output (`head`), or of room, and say the latter."""
     if error.errno == errno.ENOSPC:
-        complain(f"standard output is not whole: {error.strerror}: free some space, and run the command again")
+        complain(
+            f"{error}: there is no room where standard output goes, or on the disk of TMPDIR, or of a file that this "
+            "command writes: make room, and run it again"
+        )
+    elif error.errno != errno.EPIPE or not _reader_has_ended():
+        return False
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123  Python flushes standard output once more when it ends
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return True
+
+
+def _reader_has_ended() -> bool:
+    reader = select.poll()
+    reader.register(sys.stdout, 0)  # a pipe that nothing reads is reported in any case
+    return bool(reader.poll(0))
 
 
 def complain(error: str) -> None:

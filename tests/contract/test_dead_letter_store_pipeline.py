@@ -1,6 +1,7 @@
 """What a DeadLetterStore promises of whose dead letters it holds: on the fake, in SQLite and in PostgreSQL."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -97,3 +98,34 @@ def test_no_other_topic_while_a_replay_has_claims(store: DeadLetterStore) -> Non
         assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription), NOW).topic == OURS.topic
         over = Nanoseconds(NOW + nanoseconds(LEASE))
         assert store.change_pipeline(THEIRS, over) == THEIRS, "its claims have run out"
+
+
+def test_a_claim_under_way_and_a_change_of_the_topic_come_one_after_the_other(store: DeadLetterStore) -> None:
+    one = a_dead_letter()
+    store.join(OURS)
+    store.keep([Arrival(dead_letter=one, message_id="1")], NOW)
+    both_ready = Barrier(2)
+
+    def replay() -> bool:
+        both_ready.wait()
+        store.claim([DeadLetterId(one.identity)], REPLAY, NOW, LEASE)
+        try:
+            store.join(Pipeline(topic=OURS.topic))
+        except MisconfiguredError:
+            store.release(REPLAY)
+            return False
+        return True
+
+    def change() -> bool:
+        both_ready.wait()
+        try:
+            return store.change_pipeline(Pipeline(topic=THEIRS.topic), NOW).topic == THEIRS.topic
+        except MisconfiguredError:
+            return False
+
+    for _attempt in range(20):
+        with store.living(REPLAY), ThreadPoolExecutor(2) as threads:
+            published, changed = threads.submit(replay), threads.submit(change)
+            assert not (published.result() and changed.result())
+        store.release(REPLAY)
+        store.change_pipeline(Pipeline(topic=OURS.topic), NOW)

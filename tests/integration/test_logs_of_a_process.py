@@ -122,7 +122,10 @@ sys.exit(run_as("some_service", command, os.environ, typed=True))
     ("shell", "said"),
     [
         ('"$@" | true; exit ${PIPESTATUS[0]}', ""),
-        ('"$@" > /dev/full', "error: standard output is not whole: No space left on device: free some space, and run "),
+        (
+            '"$@" > /dev/full',
+            "error: [Errno 28] No space left on device: there is no room where standard output goes, or ",
+        ),
     ],
 )
 def test_a_command_whose_output_is_cut_off_ends_with_1_and_no_traceback(shell: str, said: str, lines: int) -> None:
@@ -138,3 +141,14 @@ def test_a_command_whose_output_is_cut_off_ends_with_1_and_no_traceback(shell: s
     )
 
     assert (ran.returncode, ran.stderr[: len(said)], ran.stderr.count("\n")) == (1, said, bool(said))
+
+
+def test_a_command_that_is_started_without_an_output_ends_as_it_would_with_one() -> None:
+    environment = {**child_environment(os.environ), "PYTHONPATH": str(ROOT)}
+    program = (
+        "from shared.runtime.service import run_as\nimport os\nos._exit(run_as('s', lambda: 3, os.environ, typed=True))"
+    )
+    shell = ["bash", "-c", '"$@" >&-', "bash", sys.executable, "-c", program]
+    ran = subprocess.run(shell, env=environment, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+
+    assert (ran.returncode, ran.stderr) == (3, "")

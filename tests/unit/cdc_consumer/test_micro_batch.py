@@ -24,6 +24,7 @@ from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import SAFE_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.unit.cdc_consumer.status_world import World as StatusWorld
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, PUBLISHED, WIDER, World
 
 
@@ -217,14 +218,35 @@ def test_while_dead_letters_may_not_be_kept_their_messages_wait_and_no_others(wo
 
     assert (world.leases.acked, world.leases.released) == (["a1"], [])
     assert (list(world.leases.deferred_for), counts.deferred) == (["a0", "a2"], 2)
-    assert (counts.dead_letters, list(counts.tables_in_trouble)) == ({}, ["planes"])
-    assert "its dead letters are not kept" in counts.tables["planes"].deferred
+    assert (counts.dead_letters, counts.not_kept) == ({}, 2)
+    assert "its dead letters are not kept" in counts.tables["planes"].stuck
     (line,) = [one for one in logs if one["event"] == "dead_letters_not_kept"]
     assert (line["dead_letters"], "grant a role" in line["error"]) == (2, True)
     assert world.tables.dead_letters == {}
 
+    status = StatusWorld()
+    status.take(counts)
+    status.take(world.apply(a_message(a_change(2))))
+    assert status.states() == {"airports": "running", "planes": "deferred"}, "others of the table do not hide it"
+
     world.dead_letters.keep = kept  # type: ignore[method-assign]
     assert world.apply(*messages).dead_letters == {"undecodable": 1}
+
+
+@pytest.mark.parametrize(
+    ("tables_file", "key", "name"),
+    [("", "", "(unknown)"), ('[tables.planes]\nmode = "history"\n', "planes/3", "planes_changelog")],
+)
+def test_status_shows_what_waits_for_its_dead_letter_also_without_a_mirror(
+    tables_file: str, key: str, name: str
+) -> None:
+    def refuse(_dead_letters: object) -> None:
+        raise MisconfiguredError("pubsub-refused", "publish dead letters: NOT_FOUND")
+
+    world, status = World(tables_file=tables_file), StatusWorld()
+    world.dead_letters.keep = refuse  # type: ignore[assignment,method-assign]
+    status.take(world.apply(dict(a_message(data=b"garbage")) | {"ordering_key": key}))
+    assert status.states() == {name: "deferred"}
 
 
 def test_what_was_acked_is_not_released_when_something_fails_later(world: World) -> None:

@@ -69,6 +69,14 @@ def test_a_message_at_pubsubs_own_limit_is_kept_flagged_with_its_size() -> None:
     assert dead_letter.identity == a_dead_letter(b"x" * 10_000_000).identity
 
 
+def test_what_pubsub_added_to_a_message_of_a_topic_with_a_schema_is_left_out_for_it_takes_none_of_that() -> None:
+    theirs = {"table": "planes", "googclient_schemarevisionid": "1a2b", "googclient_schemaencoding": "JSON"}
+    message = dead_letter_message(a_dead_letter(attributes=theirs))
+
+    assert [name for name in message.attributes if name.startswith("goog")] == []
+    assert from_message(message.data, dict(message.attributes)).attributes == {"table": "planes"}
+
+
 def test_a_message_with_as_many_attributes_as_pubsub_takes_is_kept() -> None:
     dead_letter = a_dead_letter(attributes={f"name{number}": "value" for number in range(100)})
     message = dead_letter_message(dead_letter)

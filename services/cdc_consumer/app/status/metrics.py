@@ -72,6 +72,9 @@ class ConsumerMetrics:
         dead_letters = Counter(
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
         )
+        self._not_kept = counter(
+            "millrace_dead_letters_not_kept", "Dead letters that might not be published, each time they came again."
+        )
         self._dead_letters = {reason.value: dead_letters.labels(reason.value) for reason in Reason}
         self._applied = gauge(
             "millrace_consumer_latest_commit_timestamp_seconds", "Unix time of the latest commit that was applied."
@@ -159,6 +162,7 @@ class ConsumerMetrics:
         self._released(counts.released)
         for name in self.leases:
             self.leases[name] += getattr(counts, name)
+        self._not_kept(counts.not_kept)
         for reason, dead_letters in counts.dead_letters.items():
             self._dead_letters.get(reason, self._dead_letters[Reason.UNEXPLAINED.value]).inc(dead_letters)
         for table in sorted(set(counts.tables_in_trouble) - self._troubles):

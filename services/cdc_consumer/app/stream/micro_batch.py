@@ -25,7 +25,7 @@ from services.cdc_consumer.app.stream.suspected_poison import Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
 from services.cdc_consumer.app.stream.trouble import RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
-from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
+from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan, identity_of
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.core.stream.poison import Poison, poison_change
@@ -40,10 +40,11 @@ from services.cdc_consumer.ports import (
     TableTroubleError,
     Waiting,
 )
-from shared.contracts.change_batch import BUCKET
+from shared.contracts.change_batch import BUCKET, Header
 from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
+from shared.contracts.row_id import ordered_table
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
@@ -134,8 +135,10 @@ class _Task:
         self._clock = writing.clock
         self._dead_letters: Counter[str] = Counter()
         self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
-        self._unnoted: dict[str, str] = {}  # tables whose dead letters are not kept, or not noted on them, and why
-        self._of_unnoted: set[int] = set()  # the messages of those dead letters
+        self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
+        self._not_kept: dict[str, str] = {}  # tables of which dead letters may not be kept, and why
+        self._of_unnoted: set[int] = set()  # the messages of both
+        self._dead_letters_not_kept = 0
         self._deliveries = np.maximum(messages["delivery_attempt"].fill_null(0).to_numpy(), 1)
         self._lists: Sequence[ListWrites] = ()
 
@@ -210,9 +213,10 @@ class _Task:
         self._dead_letter_limit.judge(seen)
         try:
             self._keep_dead_letters(poison)
-            self._note_dead_letters(poison)
         except MisconfiguredError as error:
             self._defer_poison(poison, error)
+        else:
+            self._note_dead_letters(poison)
         if not done.isdisjoint(self._of_unnoted):
             done -= self._of_unnoted
             seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
@@ -261,11 +265,17 @@ class _Task:
 
     def _defer_poison(self, poison: Sequence[Poison], why: MisconfiguredError) -> None:
         """Let the messages of dead letters that may not be kept wait: no other message has to."""
-        fix = "do what the error names: until then the messages of these dead letters come again"
+        fix = (
+            "do what the error names: until then the messages of these dead letters come again. After two days a row "
+            "that was deleted meanwhile may come back with them: take a snapshot then, and delete missing rows"
+        )
         structlog.get_logger().error("dead_letters_not_kept", dead_letters=len(poison), error=str(why), fix=fix)
         self._of_unnoted.update(each.message for each in poison)
-        for name, dataset in mirrors_of(poison, self._ordering_key, self._memory.plan):
-            self._unnoted[_identity(name, dataset)] = f"its dead letters are not kept: {why}"
+        self._dead_letters_not_kept += len(poison)
+        for each in poison:
+            table = each.table or ordered_table(self._ordering_key(each.message))
+            name = identity_of(Header("", table, (), ()), self._memory.plan) if table else "(unknown)"
+            self._not_kept[name] = f"its dead letters are not kept: {why}"
 
     def _note_dead_letters(self, poison: Sequence[Poison]) -> None:
         """Let the mirrors say that they lack these; the messages of one that cannot are deferred with this task's rest.
@@ -277,7 +287,8 @@ class _Task:
         for (name, dataset), messages in sorted(mirrors.items()):
             why = note_dead_letters(self._ports.tables, (name, dataset), self._clock.now())
             if why:
-                self._unnoted[_identity(name, dataset)] = f"its dead letters could not be noted on it: {why}"
+                identity = f"{dataset}.{name}" if dataset else name
+                self._unnoted[identity] = f"its dead letters could not be noted on it: {why}"
                 self._of_unnoted.update(messages)
 
     def _ordering_key(self, message: int) -> str:
@@ -336,9 +347,11 @@ class _Task:
         now, plan = self._clock.now(), self._memory.plan
         tables = dict(table_notes(self._lists, self._decoded, self._messages, self._deferred, now, plan))
         longest = max(self._deferred.values(), default=None)
+        again_at = later(now, longest or timedelta(0)) // 1000
         for table, why in self._unnoted.items():
-            again_at = later(now, longest or timedelta(0)) // 1000
             tables[table] = tables.get(table, TableNote()).plus(TableNote(deferred=why, again_at=again_at))
+        for table, why in self._not_kept.items():
+            tables[table] = tables.get(table, TableNote()).plus(TableNote(stuck=why, again_at=again_at))
         latest = [note.latest.committed for note in tables.values() if note.latest is not None]
         return Counts(
             messages=len(self._ack_ids),
@@ -348,6 +361,7 @@ class _Task:
             left_out=sum(self._decoded.left_out.values()),
             outdated=sum(self._decoded.outdated.values()),
             dead_letters=dict(self._dead_letters),
+            not_kept=self._dead_letters_not_kept,
             acked=len(self._ack_ids) - len(self._deferred),
             deferred=len(self._deferred),
             deferred_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
@@ -355,10 +369,6 @@ class _Task:
             max_commit_timestamp=max(latest, default=None),
             heartbeats=self._decoded.heartbeats,
         )
-
-
-def _identity(name: str, dataset: str) -> str:
-    return f"{dataset}.{name}" if dataset else name
 
 
 def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[str]]:

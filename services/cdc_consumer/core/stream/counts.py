@@ -130,6 +130,8 @@ class Counts:
     """Rows of snapshots that were too old to be applied; their tables are pending resync."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
+    not_kept: int = 0
+    """Dead letters that may not be published: what they would be made of is deferred."""
     acked: int = 0
     deferred: int = 0
     deferred_until: int = 0
@@ -175,6 +177,7 @@ class Counts:
             left_out=self.left_out + other.left_out,
             outdated=self.outdated + other.outdated,
             dead_letters=dict(Counter(self.dead_letters) + Counter(other.dead_letters)),
+            not_kept=self.not_kept + other.not_kept,
             acked=self.acked + other.acked,
             deferred=self.deferred + other.deferred,
             deferred_until=max(self.deferred_until, other.deferred_until),

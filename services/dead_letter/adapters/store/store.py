@@ -72,11 +72,11 @@ class SqlDeadLetterStore(DeadLetterQueries):
         self.release_dead()
         claims = select(func.count()).where(_c.claimed_by.is_not(None), _c.claimed_until > now)
         with self._database.writing() as connection:
-            if new.topic is not None:
-                refuse_while_replayed(connection.execute(claims).scalar_one())
             for row in _parts(new):
                 upsert = _upsert(connection).values(row)
                 connection.execute(upsert.on_conflict_do_update(index_elements=["part"], set_={"name": row["name"]}))
+            if new.topic is not None:  # only now: no claim is made until this ends
+                refuse_while_replayed(connection.execute(claims).scalar_one())
             return _known(connection)
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
@@ -122,6 +122,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
         """Take dead letters for a replay."""
         until = now + nanoseconds(lease)
         with self._database.writing() as connection:
+            connection.execute(select(pipeline_table.c.name).with_for_update(read=True))  # see `change_pipeline`
             chosen = {
                 one: row
                 for one, row in locked(connection, ids).items()
