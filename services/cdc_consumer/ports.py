@@ -373,7 +373,7 @@ class OtherRows:
     """A hundred of the others at most."""
 
 
-Recorded: TypeAlias = Literal["recorded", "early", "not labelled"]
+Recorded: TypeAlias = Literal["recorded", "still pending", "early", "not labelled"]
 
 
 class MirrorRows(Protocol):
@@ -390,8 +390,9 @@ class MirrorRows(Protocol):
         """Count the rows from before a time. TransientError; BytesLimitError."""
 
     def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> Recorded:
-        """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
+        """Label the mirror: nothing from before a time is in it. End the request of one recreated or left out.
 
+        ``still pending``: the mirror is complete since another time, so the request stays.
         Writes nothing if the mirror was recreated or left out, and was announced as complete only after
         ``announced_by``, which is ``early``: rows of the snapshot may still be on their way. Writes nothing, too, where
         labels may not be written, which is ``not labelled``.

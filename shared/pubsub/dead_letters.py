@@ -62,7 +62,7 @@ class DeadLetterPublisher:
 class DeadLettersRefusedError(TransientError):
     """The dead-letter topic takes no dead letters until someone acts; the message names what to do."""
 
-    fix = "until the dead-letter topic takes its dead letters, what they were made of waits, and nothing else"
+    fix = "do what the error names; only the partitions with such changes wait until then"
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def _waiting() -> Iterator[None]:
 class AsyncDeadLetterPublisher:
     """The same in an event loop; ``kept`` is called with the dead letters that are.
 
-    ``waits``: what the topic refuses is tried again, too, for a service has other records to go on with.
+    ``waits``: a refusal is retried too, until a stop. A service sets it: its other records go on meanwhile.
     """
 
     def __init__(

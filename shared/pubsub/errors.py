@@ -57,13 +57,13 @@ def status_of(error: BaseException | None) -> tuple[grpc.StatusCode | None, str]
 def grpc_errors(
     what: str,
     words: Callable[[grpc.StatusCode, Any], str],
-    refused: Callable[[str, grpc.StatusCode, str], Exception],
+    refused: Callable[[str, str, grpc.StatusCode, str], Exception],
     refusals: frozenset[grpc.StatusCode] = _REFUSALS,
 ) -> Iterator[None]:
     """Translate what stubs and clients raise; ``what`` says what was being done. What we do not know passes through.
 
-    ``words`` returns those of what was raised; ``refused`` makes the error of a refusal from its text, its status and
-    the service's own message. Of a call that writes, a TransientError leaves open whether it was applied.
+    ``words`` returns an error's text for our message. ``refused`` returns the error to raise for a refusal, from
+    ``what``, that text, the status and the service's own message. After a TransientError a write may have been applied.
     """
     try:
         yield
@@ -72,7 +72,7 @@ def grpc_errors(
         if code in TRANSIENT:
             raise TransientError(f"{what}: {words(code, error)}") from error
         if code in refusals:
-            raise refused(f"{what}: {words(code, error)}", code, message) from error
+            raise refused(what, words(code, error), code, message) from error
         raise
     except RetryError as error:
         raise TransientError(f"{what}: {error}") from error
@@ -91,6 +91,6 @@ def _words(code: grpc.StatusCode, error: Any) -> str:
     return f"{code.name}: {status_of(error)[1]}"
 
 
-def _refused(text: str, code: grpc.StatusCode, _message: str) -> Exception:
+def _refused(what: str, words: str, code: grpc.StatusCode, _message: str) -> Exception:
     hint = _HINTS.get(code)
-    return MisconfiguredError("pubsub-refused", text + (f": {hint}" if hint else ""))
+    return MisconfiguredError("pubsub-refused", f"{what}: {words}" + (f": {hint}" if hint else ""))

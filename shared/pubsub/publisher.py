@@ -381,7 +381,7 @@ class BatchPublisher:
             return
         self._error = error
         log = structlog.get_logger()
-        if isinstance(error, TransientError):  # a stop, or a time that is over: a later reading publishes the rest
+        if isinstance(error, TransientError):  # a stop, or no answer in time: what is not confirmed is read again
             log.warning("publishing_stopped", topic=self._topic, error=str(error))
         else:
             log.error("publishing_stopped", topic=self._topic, error=str(error))

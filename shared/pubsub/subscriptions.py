@@ -33,7 +33,7 @@ class TopicSubscriptions:
         await in_thread(self.check_now)
 
     def check_now(self, stop: Stop, progressed: Progressed = None) -> None:
-        """Do the same, where there is no event loop yet; with ``progressed`` until Pub/Sub has answered."""
+        """Do the same, and block meanwhile. With ``progressed``, called at each attempt, wait until Pub/Sub answers."""
         with stoppable_channel(self._emulator_host, stop) as channel:
             for topic in self._topics:
                 needed = self._subscription if topic == self._topics[0] else None

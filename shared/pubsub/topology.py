@@ -36,7 +36,7 @@ _TIMEOUT: Final = 10.0
 
 T = TypeVar("T")
 Progressed = Callable[[], None] | None
-"""What a service that starts calls at each attempt: it waits for Pub/Sub as long as that takes. A command does not."""
+"""Called at each attempt while a service waits for Pub/Sub at its start; None: give up after `_RETRY_BUDGET`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -321,7 +321,7 @@ class Supervisor(Generic[DueT, OwnedT]):
                 await retried(Stop(), self._leases.release_all)
                 await retried(Stop(), self._source.release)
         except (TransientError, MisconfiguredError, TimeoutError) as error:  # what ends the reader says more
-            why = str(error) or "it takes longer than a stop may"
+            why = str(error) or "the partition table did not answer in time"
             self._log.warning("leases_not_released", error=why)
         finally:
             await asyncio.wait([flush], timeout=max(0, gone_at - loop.time()))

@@ -49,7 +49,8 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
             keep_last_error(service, error.code, environ)
         return MISCONFIGURED
     except Exception as error:
-        if typed and sys.stdout is not None and isinstance(error, OSError) and _is_output_lost(error):
+        if typed and sys.stdout is not None and isinstance(error, OSError) and _is_explained(error):
+            _discard_output()
             return 1
         if not typed:
             keep_last_error(service, FAILED, environ)
@@ -59,24 +60,30 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
     return code
 
 
-def _is_output_lost(error: OSError) -> bool:
-    """Return whether a command ends for want of a reader of its output (`head`), or of room, and say the latter."""
+def _is_explained(error: OSError) -> bool:
+    """Return whether a traceback would add nothing: the reader of the output (`head`) has ended, or a disk is full.
+
+    A full disk is reported on stderr.
+    """
     if error.errno == errno.ENOSPC:
         complain(
             f"{error}: there is no room where standard output goes, or on the disk of TMPDIR, or of a file that this "
             "command writes: make room, and run it again"
         )
-    elif error.errno != errno.EPIPE or not _reader_has_ended():
-        return False
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123  Python flushes standard output once more when it ends
+        return True
+    return error.errno == errno.EPIPE and _reader_has_ended()
+
+
+def _discard_output() -> None:
+    """Send standard output nowhere: Python flushes it once more when it ends."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123  a device
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    return True
 
 
 def _reader_has_ended() -> bool:
-    reader = select.poll()
-    reader.register(sys.stdout, 0)  # a pipe that nothing reads is reported in any case
-    return bool(reader.poll(0))
+    output = select.poll()
+    output.register(sys.stdout, 0)  # an empty mask: only a pipe without a reader is reported
+    return bool(output.poll(0))
 
 
 def complain(error: str) -> None:

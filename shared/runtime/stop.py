@@ -114,7 +114,7 @@ async def until_stopped(stop: Stop, call: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_thread(call: Callable[[Stop], T]) -> T:
-    """Return what a call returns that a thread makes; it is asked to stop where its caller is cancelled."""
+    """Run a call in a thread and return its result; if the task is cancelled, the call's `Stop` is requested."""
     stop = Stop()
     try:
         return await asyncio.to_thread(call, stop)

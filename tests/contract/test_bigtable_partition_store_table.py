@@ -72,7 +72,7 @@ async def test_a_late_pause_or_resumption_does_not_undo_what_was_asked_for_since
     if not pausing:
         await one.pause()
     asked, opposite = (one.pause, one.resume) if pausing else (one.resume, one.pause)
-    way.restart_counting({2: "late"})  # a look, then the write
+    way.restart_counting({2: "late"})  # a read, then the write
     with pytest.raises(TransientError):
         await asked()
     assert await asked()

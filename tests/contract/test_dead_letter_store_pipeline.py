@@ -1,16 +1,19 @@
 """What a DeadLetterStore promises of whose dead letters it holds: on the fake, in SQLite and in PostgreSQL."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Barrier
 
 import pytest
+from sqlalchemy import update
 
+from services.dead_letter.adapters.store.schema import pipeline
 from services.dead_letter.app.replay.replay import LEASE
 from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, ReplayId
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
+from tests.contract.dead_letter_stores import postgresql_store
 from tests.unit.dead_letter.dead_letters import NOW, a_dead_letter
 
 OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")
@@ -95,6 +98,7 @@ def test_no_other_topic_while_a_replay_has_claims(store: DeadLetterStore) -> Non
         with pytest.raises(MisconfiguredError, match=r"under way \(1 dead letters .* nothing was changed"):
             store.change_pipeline(THEIRS, NOW)
         assert store.pipeline() == OURS
+        assert store.change_pipeline(Pipeline(topic=OURS.topic), NOW) == OURS
         assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription), NOW).topic == OURS.topic
         over = Nanoseconds(NOW + nanoseconds(LEASE))
         assert store.change_pipeline(THEIRS, over) == THEIRS, "its claims have run out"
@@ -129,3 +133,17 @@ def test_a_claim_under_way_and_a_change_of_the_topic_come_one_after_the_other(st
             assert not (published.result() and changed.result())
         store.release(REPLAY)
         store.change_pipeline(Pipeline(topic=OURS.topic), NOW)
+
+
+def test_in_postgresql_a_claim_waits_for_a_change_of_the_topic_that_is_under_way(postgresql: str) -> None:
+    one = a_dead_letter()
+    with postgresql_store(postgresql) as store, ThreadPoolExecutor(1) as threads:
+        store.join(OURS)
+        store.keep([Arrival(dead_letter=one, message_id="1")], NOW)
+        with store._database.writing() as changing:
+            changing.execute(update(pipeline).where(pipeline.c.part == "topic").values(name=THEIRS.topic))
+            claimed = threads.submit(store.claim, [DeadLetterId(one.identity)], REPLAY, NOW, LEASE)
+            assert wait([claimed], timeout=1).not_done
+        assert claimed.result() == [DeadLetterId(one.identity)]
+        with pytest.raises(MisconfiguredError):
+            store.join(Pipeline(topic=OURS.topic))

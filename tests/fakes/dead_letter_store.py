@@ -90,7 +90,7 @@ class FakeDeadLetterStore:
     def change_pipeline(self, new: Pipeline, now: Nanoseconds) -> Pipeline:
         """Remember another subscription or topic from now on."""
         with self._lock:
-            if new.topic is not None:
+            if new.topic not in (None, self._pipeline.topic):
                 refuse_while_replayed(sum(one.is_claimed(now) for one in self._dead_letters.values()))
             self._pipeline = self._pipeline.with_new(new)
             return self._pipeline

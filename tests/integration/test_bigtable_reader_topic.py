@@ -78,7 +78,7 @@ async def test_a_change_of_the_topic_whose_answer_was_lost_is_known_for_ones_own
     rows, reader, command = await a_reader_and_a_command(channels)
     await keep_topic(rows, "ours")
     await reader.leave()
-    breaking = BreakingChannels(bigtable_emulator, {2: "after"})  # a look, then the write
+    breaking = BreakingChannels(bigtable_emulator, {2: "after"})  # a read, then the write
     try:
         asked = PartitionRows(breaking, PARTITION_TABLE, rows.stream)
         assert await replace_topic(asked, "theirs", command.require_no_reader) == "ours"

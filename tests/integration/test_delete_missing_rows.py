@@ -22,6 +22,7 @@ from services.cdc_consumer.adapters.bigquery.append_connection import open_stora
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
+    COMPLETE_TOLD,
     MISSING_ROWS_DELETED,
     NEEDS_RESYNC,
 )
@@ -339,3 +340,12 @@ def test_a_command_that_is_stopped_says_how_far_it_came_and_ends_with_1(
     assert command(words, mirror.environment()) == 1
     assert f"asked to stop when 2 of {len(GONE)} rows were deleted: run it again" in capsys.readouterr().err
     assert len(mirror.keys(f"Id IN ({', '.join(map(str, GONE))})")) == len(GONE) - 2
+
+
+def test_a_time_before_the_one_that_a_recreated_mirror_is_complete_since_leaves_it_pending(mirror: Mirror) -> None:
+    mirror.label(**{COMPLETE_SINCE: str(T), COMPLETE_TOLD: "1000", NEEDS_RESYNC: RECREATED})
+    code, answer = mirror.delete_missing_rows("--execute", before=T - 10_000_000)
+
+    assert (code, answer["still_pending"], mirror.table.labels[NEEDS_RESYNC]) == (1, True, RECREATED)
+    code, answer = mirror.delete_missing_rows("--execute")
+    assert (code, answer["still_pending"], NEEDS_RESYNC in mirror.table.labels) == (0, False, False)

@@ -341,7 +341,7 @@ def java(settings: Settings, stop: Stop) -> Iterator[Java | SubmittedSpark]:
         try:
             yield started_java
         except (Py4JError, ConnectionError) as error:
-            if stop.requested or (why := started_java.why_silent()) is None:
+            if stop.requested or (why := started_java.why_ended()) is None:
                 raise
             raise QueryFailedError(why) from error
 

@@ -106,7 +106,8 @@ def _save(tables: Sequence[bytes], path: Path) -> None:
         path.write_bytes(b"".join(each.replace(b"\n", b" ") + b"\n" for each in tables))
     except OSError as error:
         raise MisconfiguredError(
-            "schema-file-not-written", f"--save-schema {path} cannot be written: {error}"
+            "schema-file-not-written",
+            f"--save-schema {path} cannot be written ({error.strerror}): name another file",
         ) from error
 
 

@@ -48,7 +48,7 @@ def joined(known: Pipeline, mine: Pipeline) -> Pipeline:
 
 
 def refuse_while_replayed(claimed: int) -> None:
-    """Raise MisconfiguredError where so many dead letters are claimed by replays, which go to the topic that is."""
+    """Raise MisconfiguredError if replays have claims: they publish to the topic known so far."""
     if claimed:
         raise MisconfiguredError(
             "replay-under-way",

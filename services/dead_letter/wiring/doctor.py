@@ -57,7 +57,7 @@ def _api(settings: Settings) -> Finding:
         known_proxy(settings)
     except MisconfiguredError as error:
         return Finding.error("HTTP API", str(error), _AS_IT_SAYS)
-    return Finding.ok("HTTP API", "what is known of its callers can be read")
+    return Finding.ok("HTTP API", "no file of tokens or of the proxy's keys is unreadable")
 
 
 def _store(settings: Settings) -> Finding:

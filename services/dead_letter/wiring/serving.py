@@ -52,7 +52,7 @@ def serving_api(
 
 
 def known_tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
-    """Return what gives the tokens of callers; MisconfiguredError where they cannot be read."""
+    """Return a function that returns the callers' tokens; MisconfiguredError if they cannot be read."""
     if settings.api_token is not None:
         tokens = read_tokens(settings.api_token, "API_TOKEN")
         return lambda: tokens
@@ -60,7 +60,7 @@ def known_tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
 
 
 def known_proxy(settings: Settings) -> IdentityProxy | None:
-    """Return the proxy whose word counts, if any; MisconfiguredError where its keys cannot be read."""
+    """Return the identity-aware proxy that is trusted, if one is; MisconfiguredError if its keys cannot be read."""
     if settings.iap_audience is None:
         return None
     keys = PublishedKeys() if settings.iap_keys_file is None else keys_of_file(settings.iap_keys_file)

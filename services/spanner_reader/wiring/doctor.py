@@ -182,13 +182,13 @@ class _SpannerInspection:
         there = await self._ask("progress", store.exists)
         if there is None:
             return
-        stream = "give every change stream its own PARTITION_TABLE"
-        empty = await (self._ask("progress: stream", store.is_empty, stream) if there else _answer(store.is_empty))
-        if empty or (empty is None and not there):  # None: not even the first of its tables is there
-            await self._start(definition)
-        if not there:
+        if not there:  # an upgrade that adds a table finds the others, with progress in them
+            if await _answer(store.is_empty) is not False:
+                await self._start(definition)
             self._found.append(Finding.ok("progress", f"{settings.partition_table} will be made at the first start"))
             return
+        if await self._ask("progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE"):
+            await self._start(definition)
         topics = SpannerTopicStore(self._partitions, settings.partition_table)
         await self._works(
             "progress: topic", lambda: topics.check(topic_of(settings).identity), "set TOPIC to the readers' topic"
@@ -214,7 +214,7 @@ class _SpannerInspection:
             self._found.append(Finding.warning(f"table {request.table}", f"pending resync since {since}: {kinds}", fix))
 
     async def _start(self, definition: StreamDefinition | None) -> None:
-        """Find a start that the first start would be refused for."""
+        """Report START_TIMESTAMP or END_TIMESTAMP if the first start would be refused for it."""
         wanted, end = self._settings.start_timestamp, self._settings.end_timestamp
         if definition is None or (wanted is None and end is None):
             return

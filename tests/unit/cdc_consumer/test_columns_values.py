@@ -5,11 +5,13 @@ import math
 from dataclasses import replace
 from typing import NoReturn
 
+import msgspec
 import pytest
 
+from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.stream import parsing
 from services.cdc_consumer.core.types import values
-from services.cdc_consumer.core.types.types import COLUMN_TYPES
+from services.cdc_consumer.core.types.types import COLUMN_TYPES, column_type
 from shared.contracts.reasons import Reason
 from tests.unit.cdc_consumer.decoded import decode, decode_changes, poison_of_value, rows
 from tests.unit.cdc_consumer.wire import (
@@ -172,6 +174,12 @@ def test_a_number_just_beyond_the_largest_is_never_infinity_whatever_its_neighbo
     assert [each.change for each in decoded.poison] == [1]
     assert "neither a JSON number of 64 bits" in decoded.poison[0].detail
     assert [row["id"] for row in rows(decoded)] == [0, 2, 3]
+
+
+def test_no_number_is_infinity_for_a_word_that_an_ignored_member_has() -> None:
+    objects = [msgspec.Raw(b'{"c":["NaN"],"x":["Infinity"]}'), msgspec.Raw(b'{"c":[1.8e308]}')]
+    column = TableColumn("c", column_type("ARRAY<FLOAT64>"))
+    assert parsing.parse_objects("row", objects, [column], frozenset({"x"})).refused.keys() == {1}
 
 
 def test_the_words_for_what_is_no_number_stay_words_in_a_text() -> None:

@@ -440,3 +440,9 @@ def test_without_a_consumer_that_answers_the_command_reports_what_to_do(world: W
         pytest.raises(MisconfiguredError, match="no cdc_consumer"),
     ):
         status(ConsumerStatusCommand(address=f"127.0.0.1:{port}"), {}, io.StringIO())
+
+
+def test_dead_letters_that_are_not_kept_are_counted_under_the_name_that_the_alert_has(world: World) -> None:
+    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
+    metrics.take(Report(counts=Counts(not_kept=2)))
+    assert registry.get_sample_value("millrace_dead_letters_not_kept_total") == 2

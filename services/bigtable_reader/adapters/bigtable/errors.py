@@ -18,9 +18,9 @@ def _words(code: grpc.StatusCode, error: Any) -> str:
     return f"{code.name} {status_of(error)[1]}"
 
 
-def _refused(text: str, code: grpc.StatusCode, message: str) -> Exception:
+def _refused(what: str, words: str, code: grpc.StatusCode, message: str) -> Exception:
     named_by = _named_by(message.lower()) if code is grpc.StatusCode.NOT_FOUND else ""
-    return MisconfiguredError("bigtable-refused", text + named_by)
+    return MisconfiguredError("bigtable-refused", f"{what}: {words}{named_by}")
 
 
 def _named_by(message: str) -> str:

@@ -128,7 +128,7 @@ class AppendConnection:
         changed: threading.Condition,
         proven: Callable[[], None],
     ) -> None:
-        """``proven`` is called when BigQuery has accepted something for the first time."""
+        """``proven`` is called once, when BigQuery accepts the first request of this connection."""
         self._opening = first
         self._opened = False  # whether the next request goes without the opening
         self._proven = False  # whether BigQuery has accepted anything on this connection

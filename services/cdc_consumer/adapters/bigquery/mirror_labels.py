@@ -216,16 +216,21 @@ def too_early(labels: Mapping[str, str], announced_by: int) -> bool:
     return labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and label_time(labels, COMPLETE_TOLD) > announced_by
 
 
+def stays_pending(labels: Mapping[str, str], before: int) -> bool:
+    """Return whether a deletion before this time leaves a resync request: the mirror is complete since another one."""
+    return labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and before != label_time(labels, COMPLETE_SINCE)
+
+
 def without_missing_rows(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
     """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
 
-    What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since. Not
-    if it is complete since a later time: what went at the source between the two is left.
+    That ends a resync request for a mirror that was recreated or left out, if ``since`` is the time that it is complete
+    since. With an earlier time the request stays: rows deleted at the source between the two are still there.
     """
     changed: dict[str, str | None] = dict(labels)
     if since > label_time(labels, MISSING_ROWS_DELETED):
         changed[MISSING_ROWS_DELETED] = str(since)
-    if labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and since == label_time(labels, COMPLETE_SINCE):
+    if labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and not stays_pending(labels, since):
         changed |= dict.fromkeys({NEEDS_RESYNC, LEFT_OUT_UNTIL} & labels.keys())  # which takes the labels off
     return changed if changed != dict(labels) else None
 

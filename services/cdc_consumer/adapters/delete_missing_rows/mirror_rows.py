@@ -20,6 +20,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     READ_SINCE,
     change_labels,
     label_time,
+    stays_pending,
     too_early,
     without_missing_rows,
 )
@@ -124,11 +125,11 @@ class BigQueryMirrorRows:
 
     def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> Recorded:
         """Let the mirror say so; as `MirrorRows.record_deletion`."""
-        early = wanted = False
+        early = wanted = pending = False
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
-            nonlocal early, wanted
-            early = too_early(found.labels, announced_by)
+            nonlocal early, wanted, pending
+            early, pending = too_early(found.labels, announced_by), stays_pending(found.labels, before)
             changed = None if early else without_missing_rows(found.labels, before)
             wanted = changed is not None
             return changed
@@ -137,7 +138,9 @@ class BigQueryMirrorRows:
         written = retry(change_labels, self._queries.client, path, labels)
         if early:
             return "early"
-        return "not labelled" if wanted and not written else "recorded"
+        if wanted and not written:
+            return "not labelled"
+        return "still pending" if pending else "recorded"
 
     def _table(self, path: str) -> bigquery.Table | None:
         return retrying(self._stop, _RETRY_BUDGET)(self._queries.table, path)

@@ -115,8 +115,8 @@ _DAMAGED: Final = re.compile(
 _FULL: Final = "No space left on device"
 _MAKE_ROOM: Final = "make room on the disks of CHECKPOINT_LOCATION and of TMPDIR; what was not acked comes again"
 _MORE_MEMORY: Final = (
-    "where it has written no reason above, the system has killed it, most often for lack of memory: give the container "
-    "more; where that is an OutOfMemoryError, raise SPARK_DRIVER_MEMORY"
+    "if the log above has an OutOfMemoryError, raise SPARK_DRIVER_MEMORY; if it has no reason, the system has killed "
+    "Java, mostly for lack of memory: give the container more memory"
 )
 _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
@@ -410,8 +410,8 @@ class Java:
             threading.Thread(target=_start_workers, args=(session,), name="start workers", daemon=True).start()
         return session
 
-    def why_silent(self) -> str | None:
-        """Return why Java answers no more, and the fix; None where it runs."""
+    def why_ended(self) -> str | None:
+        """Return why Java has ended, and the fix; None while it runs."""
         try:
             code = self._process.wait(timeout=1)  # its connections are closed a moment before
         except subprocess.TimeoutExpired:

@@ -45,7 +45,7 @@ from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key, key_text
 from shared.contracts.sizes import format_size
-from shared.contracts.source_rows import keys_of
+from shared.contracts.source_rows import Key, keys_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.runtime.answers import print_answer
 from shared.runtime.clock import Clock
@@ -90,6 +90,8 @@ class Deletion:
     """Rows from before that time when it was over, but for those that live; None: not counted."""
     early: bool = False
     """It was recreated or left out, and rows that it lacks may still be on their way: it stays pending resync."""
+    still_pending: bool = False
+    """It is complete since another time than this one, so it stays pending resync."""
     unlabelled: bool = False
     """Its labels may not be written: where it is pending resync, it stays so."""
     hidden: bool = False
@@ -213,6 +215,7 @@ def delete_missing_rows(
             announced_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
             recorded = rows.record_deletion(mirror, before, announced_by)
             found.early, found.unlabelled = recorded == "early", recorded == "not labelled"
+            found.still_pending = recorded == "still pending"
     return found
 
 
@@ -221,7 +224,7 @@ def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror
     check_same_table(source.header, mirror.definition, mirror.label)
     some = with_whole_keys(others.some, mirror.definition.primary_key)
     newer = source_keys(some, source.header)
-    if newer and not any(source.living([key for key in newer if key is not None])):
+    if newer and not any(_living(newer, source)):
         raise DeletionRefusedError(
             "source-lacks-every-row",
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
@@ -230,11 +233,16 @@ def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror
         )
 
 
-def _without_living(older: pa.Table, key_columns: Sequence[str], source: SourceOfMirror, found: Deletion) -> pa.Table:
-    """Return those rows that the source does not have. It is not asked for keys that no row of its can have."""
-    keys = source_keys(older, source.header)
+def _living(keys: Sequence[Key | None], source: SourceOfMirror) -> Sequence[bool]:
+    """Return which keys the source has. It is not asked for None, a key that none of its rows can have."""
     answers = iter(source.living([key for key in keys if key is not None]))
-    living = [key is not None and next(answers) for key in keys]
+    return [key is not None and next(answers) for key in keys]
+
+
+def _without_living(older: pa.Table, key_columns: Sequence[str], source: SourceOfMirror, found: Deletion) -> pa.Table:
+    """Return those rows that the source does not have."""
+    keys = source_keys(older, source.header)
+    living = _living(keys, source)
     found.living += sum(living)
     for place, (key, lives) in enumerate(zip(keys, living, strict=True)):
         shown = found.some_living if lives else found.some_gone
@@ -302,7 +310,7 @@ def shown_time(micros: int) -> str:
 def exit_code(found: Deletion) -> int:
     """Return 0 if nothing older stays in the mirror, or would after the deletion, and all is there; else 1."""
     stays = found.living or found.keyless or found.refused or found.left
-    return int(bool(stays or found.hidden or found.early or found.unlabelled))
+    return int(bool(stays or found.hidden or found.early or found.still_pending or found.unlabelled))
 
 
 def print_deletion(document: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
@@ -344,6 +352,7 @@ def deletion_document(
         "refused": found.refused,
         "left": found.left,
         "early": found.early,
+        "still_pending": found.still_pending,
         "unlabelled": found.unlabelled,
         "hidden": found.hidden,
         "max_staleness_seconds": mirror.max_staleness.total_seconds(),
@@ -383,6 +392,8 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
             "on being pending resync until it has been complete for DELETE_MISSING_ROWS_AFTER; delete missing rows "
             "again then"
         )
+    if document["still_pending"]:
+        shown.append("it stays pending resync: delete missing rows again, before the time that `status` shows for it")
     if document["unlabelled"]:
         shown.append(
             "its labels could not be written, so it does not say that nothing older is left, and stays pending resync "

@@ -73,7 +73,7 @@ class ConsumerMetrics:
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
         )
         self._not_kept = counter(
-            "millrace_dead_letters_not_kept", "Dead letters that might not be published, each time they came again."
+            "dead_letters_not_kept", "Dead letters that Pub/Sub refused, counted at each delivery."
         )
         self._dead_letters = {reason.value: dead_letters.labels(reason.value) for reason in Reason}
         self._applied = gauge(

@@ -137,7 +137,7 @@ class _Task:
         self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
         self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
         self._not_kept: dict[str, str] = {}  # tables of which dead letters may not be kept, and why
-        self._of_unnoted: set[int] = set()  # the messages of both
+        self._not_to_ack: set[int] = set()  # messages whose dead letters are not kept, or not noted on their mirror
         self._dead_letters_not_kept = 0
         self._deliveries = np.maximum(messages["delivery_attempt"].fill_null(0).to_numpy(), 1)
         self._lists: Sequence[ListWrites] = ()
@@ -201,7 +201,7 @@ class _Task:
             unwritten = bool(left_to_write(lists))
             for one in lists:
                 waiting |= set(one.messages if unwritten or one.trouble is not None else one.stuck_messages)
-        done = self._open - waiting - self._of_unnoted
+        done = self._open - waiting - self._not_to_ack
         if not done:
             return
         unique: dict[tuple[int, int | None], Poison] = {}
@@ -217,8 +217,8 @@ class _Task:
             self._defer_poison(poison, error)
         else:
             self._note_dead_letters(poison)
-        if not done.isdisjoint(self._of_unnoted):
-            done -= self._of_unnoted
+        if not done.isdisjoint(self._not_to_ack):
+            done -= self._not_to_ack
             seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
         self._dead_letter_limit.remember(seen)
         self._ack(done & self._open)
@@ -264,13 +264,13 @@ class _Task:
         structlog.get_logger().warning("records_dead_lettered", reasons=dict(reasons), first=dead_letters[0].identity)
 
     def _defer_poison(self, poison: Sequence[Poison], why: MisconfiguredError) -> None:
-        """Let the messages of dead letters that may not be kept wait: no other message has to."""
+        """Defer the messages of dead letters that Pub/Sub refuses; all others are acked."""
         fix = (
-            "do what the error names: until then the messages of these dead letters come again. After two days a row "
-            "that was deleted meanwhile may come back with them: take a snapshot then, and delete missing rows"
+            "do what the error names; these messages are delivered again until then. If that takes more than two days, "
+            "a row that was deleted meanwhile may come back: take a snapshot, and delete missing rows"
         )
         structlog.get_logger().error("dead_letters_not_kept", dead_letters=len(poison), error=str(why), fix=fix)
-        self._of_unnoted.update(each.message for each in poison)
+        self._not_to_ack.update(each.message for each in poison)
         self._dead_letters_not_kept += len(poison)
         for each in poison:
             table = each.table or ordered_table(self._ordering_key(each.message))
@@ -289,7 +289,7 @@ class _Task:
             if why:
                 identity = f"{dataset}.{name}" if dataset else name
                 self._unnoted[identity] = f"its dead letters could not be noted on it: {why}"
-                self._of_unnoted.update(messages)
+                self._not_to_ack.update(messages)
 
     def _ordering_key(self, message: int) -> str:
         return self._messages["ordering_key"][message].as_py() or ""

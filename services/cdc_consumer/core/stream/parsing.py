@@ -114,6 +114,8 @@ def _fast(
     infinities = _infinities(table)
     if not infinities:
         return table
+    if ignored:  # they have words of their own, so the exact way decides
+        return None
     # pyarrow takes a number beyond 64 bits for infinity: only as many are meant as there were words.
     words = sum(text.count(quoted) for quoted, bare in constants if bare.endswith(b"Infinity")) if bare_words else 0
     return table if infinities == words else None

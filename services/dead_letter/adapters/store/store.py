@@ -72,10 +72,12 @@ class SqlDeadLetterStore(DeadLetterQueries):
         self.release_dead()
         claims = select(func.count()).where(_c.claimed_by.is_not(None), _c.claimed_until > now)
         with self._database.writing() as connection:
+            connection.execute(select(pipeline_table.c.name).with_for_update())
+            before = _known(connection)
             for row in _parts(new):
                 upsert = _upsert(connection).values(row)
                 connection.execute(upsert.on_conflict_do_update(index_elements=["part"], set_={"name": row["name"]}))
-            if new.topic is not None:  # only now: no claim is made until this ends
+            if new.topic not in (None, before.topic):  # the lock lets no claim be made until this ends
                 refuse_while_replayed(connection.execute(claims).scalar_one())
             return _known(connection)
 

@@ -21,14 +21,14 @@ def _words(code: grpc.StatusCode, error: Any) -> str:
     return status_of(error)[1] if code is grpc.StatusCode.NOT_FOUND else str(error)
 
 
-def _refused(text: str, code: grpc.StatusCode, message: str) -> Exception:
+def _refused(what: str, words: str, code: grpc.StatusCode, message: str) -> Exception:
     if code is grpc.StatusCode.NOT_FOUND:
         if "Session not found" in message:  # dropped by the service: the next call makes another
-            return TransientError(text)
-        return MisconfiguredError("spanner-refused", f"{text}{_named_by(message)}")
+            return TransientError(f"{what}: {words}")
+        return MisconfiguredError("spanner-refused", f"{what}: {words}{_named_by(message)}")
     if code is grpc.StatusCode.FAILED_PRECONDITION and _ANOTHER_SCHEMA_CHANGE in message:
-        return TransientError(text)  # another replica makes the tables: try again
-    return MisconfiguredError("spanner-request-invalid", text)
+        return TransientError(f"{what}: {words}")  # another replica makes the tables: try again
+    return MisconfiguredError("spanner-request-invalid", f"{what}: {words}")
 
 
 def _named_by(message: str) -> str:
