@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -212,11 +213,9 @@ def reconciler(
         if world.events:
             world.events.pop(0)(world)
 
-    numbers = iter(range(1_000_000))
-
     @contextmanager
     def row_buckets(table: Mirrored, wanted: int) -> Iterator[DiskRowBuckets]:
-        place = directory / f"{id(world)}-{next(numbers)}"
+        place = Path(mkdtemp(dir=directory)) / "rows"
         with DiskRowBuckets(
             place, table.schema, key_kinds(table.definition), buckets or wanted, buffer_bytes=200
         ) as rows:
