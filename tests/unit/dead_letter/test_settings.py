@@ -49,7 +49,7 @@ def test_a_token_is_given_once(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_kind_is_a_mistake_among_the_others_and_its_password_is_not_repeated() -> None:
-    variables = {"DATABASE": "oracle://me:s3cret@host/letters", "PORT": "high", "IAP_KEYS_FILE": "/nowhere"}
+    variables = {"DATABASE": "oracle://me:s3cret@host/store", "PORT": "high", "IAP_KEYS_FILE": "/nowhere"}
     with pytest.raises(MisconfiguredError) as caught:
         read_settings(Settings, variables)
 
@@ -64,18 +64,18 @@ def test_a_store_of_another_kind_is_a_mistake_among_the_others_and_its_password_
         ("sqlite:///dead_letters.sqlite3", "sqlite:///dead_letters.sqlite3"),
         ("sqlite:////var/lib/a@b:c.sqlite3", "sqlite:////var/lib/a@b:c.sqlite3"),
         ("postgresql+psycopg://me:secret@host:5432/letters", f"postgresql+psycopg://me:{HIDDEN}@host:5432/letters"),
-        ("postgresql+psycopg://me:se@cr/et@host/letters", f"postgresql+psycopg://me:{HIDDEN}@host/letters"),
-        ("postgresql+psycopg://:secret@host/letters", f"postgresql+psycopg://:{HIDDEN}@host/letters"),
-        ("postgresql+psycopg://host/letters", "postgresql+psycopg://host/letters"),
+        ("postgresql+psycopg://me:se@cr/et@host/store", f"postgresql+psycopg://me:{HIDDEN}@host/store"),
+        ("postgresql+psycopg://:secret@host/store", f"postgresql+psycopg://:{HIDDEN}@host/store"),
+        ("postgresql+psycopg://host/store", "postgresql+psycopg://host/store"),
         (
-            "postgresql+psycopg://host/letters?user=me&password=secret&sslmode=require",
-            f"postgresql+psycopg://host/letters?user=me&password={HIDDEN}&sslmode=require",
+            "postgresql+psycopg://host/store?user=me&password=secret&sslmode=require",
+            f"postgresql+psycopg://host/store?user=me&password={HIDDEN}&sslmode=require",
         ),
-        ("postgresql:/me:secret@host/letters", HIDDEN),
-        ("postgresql//me:secret@host/letters", HIDDEN),
-        ("host=h user=me password=secret dbname=letters", HIDDEN),
-        ("me:secret@host/letters", HIDDEN),
-        ("jdbc:postgresql://host/letters?user=me;password=secret", HIDDEN),
+        ("postgresql:/me:secret@host/store", HIDDEN),
+        ("postgresql//me:secret@host/store", HIDDEN),
+        ("host=h user=me password=secret dbname=store", HIDDEN),
+        ("me:secret@host/store", HIDDEN),
+        ("jdbc:postgresql://host/store?user=me;password=secret", HIDDEN),
     ],
 )
 def test_a_password_is_never_shown(database: str, shown: str) -> None:
@@ -83,7 +83,7 @@ def test_a_password_is_never_shown(database: str, shown: str) -> None:
 
 
 def test_what_is_logged_holds_no_secret() -> None:
-    variables = LEAST | {"API_TOKEN": "t0ken", "DATABASE": "postgresql+psycopg://me:s3cret@host/letters"}
+    variables = LEAST | {"API_TOKEN": "t0ken", "DATABASE": "postgresql+psycopg://me:s3cret@host/store"}
 
     shown = settings_shown(read_settings(Settings, variables))
 

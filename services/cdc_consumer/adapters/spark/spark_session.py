@@ -413,7 +413,7 @@ class Java:
     def why_ended(self) -> str | None:
         """Return why Java has ended, and the fix; None while it runs."""
         try:
-            code = self._process.wait(timeout=1)  # its connections are closed a moment before
+            code = self._process.wait(timeout=1)  # its connections close a moment before it ends
         except subprocess.TimeoutExpired:
             return None
         return f"Spark's Java process has ended with exit code {code}: {_MORE_MEMORY}"

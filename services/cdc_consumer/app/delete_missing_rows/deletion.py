@@ -228,8 +228,8 @@ def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror
         raise DeletionRefusedError(
             "source-lacks-every-row",
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
-            "is --source the right database, and does it write keys as the reader did that published these rows? If "
-            "keys are written in another way since then, take a snapshot first. Nothing was deleted",
+            "check that --source names the right database. If it writes keys in another way since these rows were "
+            "published, take a snapshot first. Nothing was deleted",
         )
 
 
@@ -393,7 +393,7 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
             "again then"
         )
     if document["still_pending"]:
-        shown.append("it stays pending resync: delete missing rows again, before the time that `status` shows for it")
+        shown.append("it stays pending resync: delete missing rows again, with the time of `status` as --before")
     if document["unlabelled"]:
         shown.append(
             "its labels could not be written, so it does not say that nothing older is left, and stays pending resync "

@@ -265,7 +265,7 @@ class Writing:
         return True
 
     def _put_off_outdated(self, lists: Iterable[ListWrites]) -> None:
-        """Put off what has waited so long that BigQuery may have forgotten a newer delete: its age is checked again."""
+        """Defer what has waited so long that BigQuery may have forgotten a newer delete: its age is checked again."""
         for one in lists:
             before = one.changes.write_before
             if before is not None and self.clock.now() >= before and one.writable and not one.accepted.all():

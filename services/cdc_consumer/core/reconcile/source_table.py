@@ -55,7 +55,7 @@ class Mirrored:
 
 
 def unfit(error: PoisonRecordError) -> MisconfiguredError:
-    """Return that a table of the source has no mirror, and why."""
+    """Return the error for a source table that cannot be mirrored."""
     return MisconfiguredError("source-table-unfit", f"the source's table cannot be mirrored: {error.detail}")
 
 
