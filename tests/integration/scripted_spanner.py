@@ -130,6 +130,8 @@ class ScriptedStream:
         with self._changed:
             self.queries.append(query)
             self._check(query)
+            # A query that its reader left is open here until the cancellation has come.
+            self._changed.wait_for(lambda: query.token not in self.open, timeout=5)
             self.open.append(query.token)
             self.most_open[query.token] = max(self.most_open[query.token], self.open.count(query.token))
             planned = self._breaks[query.token].pop(0) if self._breaks[query.token] else None
@@ -138,6 +140,7 @@ class ScriptedStream:
         finally:
             with self._changed:
                 self.open.remove(query.token)
+                self._changed.notify_all()
 
     def wake(self) -> None:
         """Let open queries look whether somebody still listens."""
