@@ -27,7 +27,7 @@ OLD_VALUES_OMITTED: Final = "old_values_omitted"
 """Member of a change's place: the stream has its old values, and no message can hold them together with the rest."""
 
 RECONSTRUCTED: Final = "reconstructed"
-"""Member of a change's place: the stream held only what changed, and its row as it was then cannot be read any more.
+"""Member of a change's place: the stream held only what changed, and its row as it was then can no longer be read.
 
 So columns that the change did not name may hold what they held later.
 """

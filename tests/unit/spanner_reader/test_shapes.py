@@ -137,6 +137,16 @@ def test_a_column_gone_at_one_inspection_and_there_at_the_next_was_added_again_w
     assert [(one.kind, one.columns, one.after) for one in again] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_500)]
 
 
+@pytest.mark.parametrize("is_seen_apart", [True, False])
+def test_a_column_that_is_added_again_in_another_case_is_the_same_column_to_bigquery(is_seen_apart: bool) -> None:
+    looks = [TableShape((ID, NAME)), TableShape((ID, NAME, replace(BORN, name="BORN")))][not is_seen_apart :]
+    remembered = compare(None, schema(THEN, Singers=SINGERS)).remembered
+    for number, look in enumerate(looks):
+        comparison = compare(remembered, schema(Nanoseconds(BETWEEN + number), Singers=look))
+        remembered = comparison.remembered
+    assert [(one.kind, one.columns) for one in comparison.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("BORN",))]
+
+
 def test_a_record_without_a_column_shows_what_both_inspections_hide() -> None:
     old, new = schema(THEN, Singers=SINGERS), schema(Singers=SINGERS)
     without = (ID, NAME)
