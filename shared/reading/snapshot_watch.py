@@ -53,11 +53,11 @@ def print_snapshots(
 async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:
     """Poll until nothing is left to read; return what was shown last.
 
-    ``poll`` returns what to show, and what is in the way; where something is for long, that is said, and waited on.
-    A poll that is not answered is made again, and for long is in the way, too.
+    ``poll`` returns what to show, and what is in the way. Something that stays in the way for long is shown, or logged
+    once. A poll that is not answered is made again; that it gets no answer is in the way, too.
     """
     loop = asyncio.get_running_loop()
-    drawn, before, drawn_at = 0, dict[tuple[str, Any], int](), loop.time()
+    bars = _Bars(out, loop.time())
     went_on_at, warned = loop.time(), False
     shown: Shown = ()
     answered = True
@@ -73,28 +73,45 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
         reading = not answered or any(one["state"] == "READING" for one in shown)
         if hindrance is None or not reading or answered is not was_answered:
             went_on_at, warned = now if answered else asked_at, False
-        shown_hindrance = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
-        if out.isatty() and (answered or shown_hindrance):
-            if drawn:
-                out.write(_UP_AND_CLEAR.format(lines=drawn))
-            rates = {_name(one): (one["rows"] - before.get(_name(one), one["rows"])) for one in shown}
-            seconds = max(now - drawn_at, 0.001)
-            out.writelines(f"{bar(one, rates[_name(one)] / seconds)}\n" for one in shown)
-            out.write(f"{shown_hindrance}\n" if shown_hindrance else "")
-            out.flush()
-            drawn, before, drawn_at = (
-                len(shown) + bool(shown_hindrance),
-                {_name(one): one["rows"] for one in shown},
-                now,
-            )
-        elif shown_hindrance and not warned:
-            structlog.get_logger().warning("snapshots_wait", why=shown_hindrance.why, fix=shown_hindrance.fix)
+        lasting = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
+        if out.isatty():
+            if answered or lasting:
+                bars.draw(shown, lasting, now)
+        elif lasting and not warned:
+            structlog.get_logger().warning("snapshots_wait", why=lasting.why, fix=lasting.fix)
             warned = True
         if not reading:
-            if drawn:
-                out.write(_UP_AND_CLEAR.format(lines=drawn))
+            bars.clear()
             return shown
         await asyncio.sleep(_EVERY.total_seconds())
+
+
+class _Bars:
+    """Snapshots as bars on a terminal, each time drawn over those of the time before."""
+
+    def __init__(self, out: TextIO, now: float) -> None:
+        self._out = out
+        self._drawn_at = now
+        self._lines = 0
+        self._rows: Mapping[tuple[str, str], int] = {}
+
+    def draw(self, shown: Shown, hindrance: Hindrance | None, now: float) -> None:
+        """Draw a bar for each snapshot, with its rate since the last time, and what is in the way below them."""
+        self.clear()
+        seconds, before = max(now - self._drawn_at, 0.001), self._rows
+        self._rows = {_name(one): one["rows"] for one in shown}
+        for one in shown:
+            rows = one["rows"] - before.get(_name(one), one["rows"])
+            self._out.write(f"{bar(one, rows / seconds)}\n")
+        self._out.write(f"{hindrance}\n" if hindrance else "")
+        self._out.flush()
+        self._drawn_at, self._lines = now, len(shown) + bool(hindrance)
+
+    def clear(self) -> None:
+        """Take the bars off the terminal."""
+        if self._lines:
+            self._out.write(_UP_AND_CLEAR.format(lines=self._lines))
+            self._lines = 0
 
 
 def bar(one: Mapping[str, Any], rows_per_second: float) -> str:
@@ -106,5 +123,5 @@ def bar(one: Mapping[str, Any], rows_per_second: float) -> str:
     return f"{one['table']} [{'#' * filled:<{_WIDTH}}] {one['state'].lower()}, {figures}{rate}"
 
 
-def _name(one: Mapping[str, Any]) -> tuple[str, Any]:
+def _name(one: Mapping[str, Any]) -> tuple[str, str]:
     return one["table"], str(one["keys"])
