@@ -12,16 +12,14 @@ from shared.runtime.service import run_as
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    if not arguments:
-        return run_as("bigtable_reader", _run, os.environ)
-    from services.bigtable_reader.wiring.commands import command  # noqa: PLC0415  nor does a command need the service
-
-    return run_as(
-        "bigtable_reader", lambda: command(arguments, os.environ), os.environ, typed=list(arguments) != ["rows"]
-    )
+    return run_as("bigtable_reader", lambda: _run(arguments), os.environ, typed=list(arguments) not in ([], ["rows"]))
 
 
-def _run() -> int:
+def _run(arguments: Sequence[str]) -> int:
+    if arguments:
+        from services.bigtable_reader.wiring.commands import command  # noqa: PLC0415  a command needs no service
+
+        return command(arguments, os.environ)
     from services.bigtable_reader.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
 
     return service()

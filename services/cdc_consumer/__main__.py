@@ -25,14 +25,14 @@ from shared.runtime.service import run_as
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    if not arguments:
-        return run_as("cdc_consumer", _run, os.environ)
-    from services.cdc_consumer.wiring.commands import command  # noqa: PLC0415  nor does a command need Spark
-
-    return run_as("cdc_consumer", lambda: command(arguments, os.environ), os.environ, typed=True)
+    return run_as("cdc_consumer", lambda: _run(arguments), os.environ, typed=bool(arguments))
 
 
-def _run() -> int:
+def _run(arguments: Sequence[str]) -> int:
+    if arguments:
+        from services.cdc_consumer.wiring.commands import command  # noqa: PLC0415  a command needs no Spark
+
+        return command(arguments, os.environ)
     from pyspark import __version__  # noqa: PLC0415  no command needs it
 
     check_spark(__version__)

@@ -16,14 +16,15 @@ from shared.runtime.service import run_as
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
-    if list(arguments) in ([], ["run"]):
-        return run_as("dead_letter", _run, os.environ)
-    from services.dead_letter.wiring.commands import command  # noqa: PLC0415  nor does a command need the service
-
-    return run_as("dead_letter", lambda: command(arguments, os.environ), os.environ, typed=True)
+    given = [] if list(arguments) == ["run"] else arguments
+    return run_as("dead_letter", lambda: _run(given), os.environ, typed=bool(given))
 
 
-def _run() -> int:
+def _run(arguments: Sequence[str]) -> int:
+    if arguments:
+        from services.dead_letter.wiring.commands import command  # noqa: PLC0415  a command needs no service
+
+        return command(arguments, os.environ)
     from services.dead_letter.wiring.service import service  # noqa: PLC0415  starts sooner without the commands
 
     return service()
