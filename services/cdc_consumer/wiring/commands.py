@@ -60,9 +60,8 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                     settings = command_settings(SetupSettings, environ)
                     topology, emulated = set_up(settings, stop), settings.pubsub_emulator_host is not None
                     print_topology(topology, sys.stdout, emulated=emulated, as_json=as_json)
-        except (TransientError, ConnectionError) as error:
-            why = str(error) or type(error).__name__
-            complain(f"stopped before the end: {why}" if stop.requested else why)
+        except TransientError as error:
+            complain(f"stopped before the end: {error}" if stop.requested else str(error))
             return FAILED
         except KeyboardInterrupt:
             complain("stopped before the end")

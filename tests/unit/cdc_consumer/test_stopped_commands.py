@@ -1,4 +1,4 @@
-"""The consumer's commands that only ask end at a signal, as any other program does."""
+"""The consumer's commands end as any other program does: at a signal, and where nothing reads what they print."""
 
 import signal
 
@@ -23,3 +23,16 @@ def test_a_command_that_only_asks_leaves_the_signals_as_they_are_and_says_that_i
     assert commands.command([name], {}) == 1
     assert during == before
     assert capsys.readouterr().err == "error: stopped before the end\n"
+
+
+def test_that_nothing_reads_the_output_is_left_to_the_end_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut_off(*_words: object, **_named: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(commands, "status", cut_off)
+
+    with pytest.raises(BrokenPipeError):
+        commands.command(["status"], {})
+    assert capsys.readouterr().err == ""
