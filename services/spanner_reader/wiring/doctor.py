@@ -31,7 +31,7 @@ from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
-from services.spanner_reader.core.schema.resync import ROWS_AGAIN, fix_of
+from services.spanner_reader.core.schema.resync import RESTART_WITH_ALL_ROWS, fix_of
 from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
 from services.spanner_reader.core.stream.partitions import low_watermark
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
@@ -283,7 +283,7 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
         return Finding.error(
             "progress: retention",
             f"{reached} is older than the {definition.retention} that the stream keeps: what lies between is lost",
-            f"start again with another PARTITION_TABLE, and {ROWS_AGAIN}",
+            RESTART_WITH_ALL_ROWS,
         )
     if left < definition.retention / 2:
         return Finding.warning(

@@ -31,7 +31,7 @@ from services.spanner_reader.adapters.spanner.dialects import Dialect
 from services.spanner_reader.adapters.stream.json_record_decoder import JsonRecordDecoder
 from services.spanner_reader.adapters.stream.record_decoder import RecordDecoder
 from services.spanner_reader.adapters.stream.row_messages import Result
-from services.spanner_reader.core.schema.resync import ROWS_AGAIN
+from services.spanner_reader.core.schema.resync import RESTART_WITH_ALL_ROWS
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -140,11 +140,9 @@ class SpannerChangeStream:
 
 _OUT_OF_RANGE: Final = (
     "The position is outside what the change stream keeps. Changes between it and the earliest time named above "
-    "can no longer be read. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
-    "the partition table holds an older position, start again with another PARTITION_TABLE and a START_TIMESTAMP "
-    f"within the range, and {ROWS_AGAIN}, because what lies between is lost to the stream; (3) for the "
-    "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d') (in the PostgreSQL "
-    "dialect without the word OPTIONS)."
+    "can no longer be read. On a first start, give a START_TIMESTAMP within that range. Where the partition table has "
+    f"an older position, {RESTART_WITH_ALL_ROWS}. For the next time, let the stream keep more: ALTER CHANGE STREAM ... "
+    "SET OPTIONS (retention_period = '7d') (in the PostgreSQL dialect without the word OPTIONS)."
 )
 _OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
 _FOREIGN_POSITION: Final = (
@@ -153,7 +151,7 @@ _FOREIGN_POSITION: Final = (
 )
 _FOREIGN_PARTITION: Final = (
     "The partition table names partitions that this change stream does not know: the stream was made again under its "
-    f"name, or the emulator was restarted. Start again with another PARTITION_TABLE, and {ROWS_AGAIN}."
+    f"name, or the emulator was restarted: {RESTART_WITH_ALL_ROWS}."
 )
 
 

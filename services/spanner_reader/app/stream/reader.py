@@ -27,7 +27,7 @@ from services.spanner_reader.app.stream.owned_partition import (
 )
 from services.spanner_reader.app.stream.partition_reader import RecordPublisher, SpannerPartitionReader
 from services.spanner_reader.app.stream.topic_loss import request_resyncs
-from services.spanner_reader.core.schema.resync import ROWS_AGAIN
+from services.spanner_reader.core.schema.resync import RESTART_WITH_ALL_ROWS
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.partitions import (
     PartitionState,
@@ -194,7 +194,7 @@ class SpannerReader:
             raise MisconfiguredError(
                 "no-partition-left",
                 "the partition table holds no partition that is not finished, so nothing says where to go on: "
-                f"rows of it were deleted. Start again with another PARTITION_TABLE, and {ROWS_AGAIN}",
+                f"rows of it were deleted: {RESTART_WITH_ALL_ROWS}",
             )
         if all(has_reached(partition, self._options.end) for partition in survey.unfinished) and (
             self._snapshots is None or await self._snapshots.over()

@@ -16,14 +16,11 @@ _ALL_KEY: Final = (
     "where all columns are the key, add one: ALTER TABLE T ADD COLUMN c BOOL, set it TRUE, and drop it once that has "
     "arrived"
 )
-_DROP: Final = "drop {what} in BigQuery, for rows may be gone that no record tells of: the next change makes it again"
-ROWS_AGAIN: Final = (
-    "bring all rows again while it reads: "  # noqa: S608  a text for people
-    f"{_DROP.format(what='each mirror')}; then touch every row in Spanner, for instance with partitioned DML, UPDATE T "
-    f"SET c = c WHERE TRUE for every table T (c: a column outside its key that the stream watches; {_ALL_KEY}; "
-    f"{_UNPROVEN})"
+RESTART_WITH_ALL_ROWS: Final = (
+    "start again with another PARTITION_TABLE and SNAPSHOT=initial, which brings every row, and delete missing rows "
+    "after it: a mirror is then complete, a history keeps a gap"
 )
-"""After a start with another partition table, where something is lost to the stream."""
+"""Where something is lost to the stream."""
 
 _ROWS_MAY_BE_GONE: Final = frozenset(
     {
@@ -50,7 +47,12 @@ def fix_of(request: SpannerResyncRequest, quote: str) -> str:
     shown = "c" if column is None else f"{quote}{column}{quote}"
     any_column = "c: a column" if column is None else "or another column"
     all_key = f"{_ALL_KEY}; " if column is None else ""
-    drop = f"{_DROP.format(what='its mirror')} (the consumer notes that, and its doctor says how to clear the note); "
+    drop = (
+        "drop its mirror in BigQuery, for rows may be gone that no record tells of: the next change makes it again "
+        "(the consumer notes that, and its doctor says how to clear the note); "
+        if kinds & _ROWS_MAY_BE_GONE
+        else ""
+    )
     by_itself = (
         "; Spanner may have written the values of the default to the stream by itself, then a comparison of the column "
         "will do"
@@ -72,7 +74,7 @@ def fix_of(request: SpannerResyncRequest, quote: str) -> str:
         f"{settled}"  # noqa: S608  a text for people
         f"`python -m services.spanner_reader snapshot {table}` brings all rows as they are now, and the resync request "
         f"is deleted once it is complete{delete_missing_rows}; or, without a snapshot: "
-        f"{drop if kinds & _ROWS_MAY_BE_GONE else ''}after {format_timestamp(request.sync_after)}, touch every row in "
+        f"{drop}after {format_timestamp(request.sync_after)}, touch every row in "
         f"Spanner, for instance with partitioned DML: UPDATE {_quoted(table, quote)} SET {shown} = {shown} WHERE TRUE "
         f"({any_column} outside the key that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "
         f"then run `python -m services.spanner_reader synced {table}`"
