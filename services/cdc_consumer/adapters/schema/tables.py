@@ -55,6 +55,7 @@ from services.cdc_consumer.adapters.schema.history_views import HistoryViews, vi
 from services.cdc_consumer.adapters.schema.write_rights import WriteRights
 from services.cdc_consumer.core.schema.masked_columns import MASKS
 from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
+from services.cdc_consumer.core.schema.views import view_name
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
     LEFT_OUT,
@@ -545,10 +546,13 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
     """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none can."""
     alter = f"ALTER TABLE `{path.project}.{path.dataset_id}.{path.table_id}`"
     if seen.mirror_of != wanted.mirror_of:
+        label, view = MIRROR_OF, ""
+        if wanted.append_only:
+            label, view = HISTORY_OF, f"bq rm --table {path.project}:{path.dataset_id}.{view_name(wanted)}; "
         raise TableTroubleError(
             f"table {wanted.identity} holds another source table ({seen.mirror_of}) than {wanted.mirror_of}: "
             "give one of them a name or a dataset of its own (TABLES_FILE); if it is the same table by another name, "
-            f"take its label off: bq update --clear_label {HISTORY_OF if wanted.append_only else MIRROR_OF} "
+            f"take its label off: {view}bq update --clear_label {label} "
             f"{path.project}:{path.dataset_id}.{path.table_id}"
         )
     if not seen.primary_key:
