@@ -283,7 +283,7 @@ def spark_settings(
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "2",  # Spark keeps one fewer
-        # Only after a trigger that had nothing to do; long enough that a stop sees it (see __main__).
+        # Only after a trigger that had nothing to do; long enough that a stop sees it (`wiring.service`).
         "spark.sql.streaming.pollingDelay": "100ms",
         # A worker process that stays keeps its connections to BigQuery and Pub/Sub.
         "spark.python.worker.reuse": "true",
