@@ -30,6 +30,7 @@ MOST_CONNECTIONS: Final = 32
 """At once, to the port of health and metrics."""
 _POLL: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
 _CLIENTS_TIMEOUT: Final = 10.0  # seconds
+_TEXT: Final = "text/plain; charset=utf-8"
 _LASTING: Final = 5.0  # seconds after which a call that fails is no short disturbance
 
 
@@ -167,36 +168,15 @@ def serving_health(
         timeout = _CLIENTS_TIMEOUT
 
         def do_GET(self) -> None:
-            match self.path.partition("?")[0]:
-                case "/healthz":
-                    self._answer(200 if health.alive else 503, b"alive\n" if health.alive else b"no progress\n")
-                case "/readyz":
-                    why = "; ".join(health.obstacles)
-                    not_ready = f"not ready{': ' if why else ''}{why}\n".encode()
-                    self._answer(200, b"ready\n") if health.ready else self._answer(503, not_ready)
-                case "/metrics":
-                    self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
-                case "/status" if status is not None:
-                    try:
-                        body = msgspec.json.encode(status())
-                    except Exception:  # noqa: BLE001  what an operator asks ends no service
-                        structlog.get_logger().exception("status_failed")
-                        self._answer(500, b"the status cannot be given; the log says why\n")
-                    else:
-                        self._answer(200, body, "application/json")
-                case _:
-                    also = b", /status" if status is not None else b""
-                    self._answer(404, b"/healthz, /readyz" + also + b" or /metrics\n")
-
-        do_HEAD = do_GET  # noqa: N815  its name is the standard library's
-
-        def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
-            self.send_response(status)
+            code, body, content_type = _answer(self.path.partition("?")[0], health, registry, status)
+            self.send_response(code)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815  its name is the standard library's
 
         def log_message(self, *_arguments: object) -> None:
             """Say nothing: a probe every few seconds is no event."""
@@ -220,3 +200,27 @@ def serving_health(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _answer(
+    path: str, health: Health, registry: CollectorRegistry, status: Callable[[], Mapping[str, object]] | None
+) -> tuple[int, bytes, str]:
+    """Return what a path is answered with: the HTTP status, the body and its content type."""
+    match path:
+        case "/healthz":
+            return (200, b"alive\n", _TEXT) if health.alive else (503, b"no progress\n", _TEXT)
+        case "/readyz":
+            why = "; ".join(health.obstacles)
+            not_ready = f"not ready{': ' if why else ''}{why}\n".encode()
+            return (200, b"ready\n", _TEXT) if health.ready else (503, not_ready, _TEXT)
+        case "/metrics":
+            return 200, generate_latest(registry), CONTENT_TYPE_LATEST
+        case "/status" if status is not None:
+            try:
+                return 200, msgspec.json.encode(status()), "application/json"
+            except Exception:  # noqa: BLE001  what an operator asks ends no service
+                structlog.get_logger().exception("status_failed")
+                return 500, b"the status cannot be given; the log says why\n", _TEXT
+        case _:
+            also = b", /status" if status is not None else b""
+            return 404, b"/healthz, /readyz" + also + b" or /metrics\n", _TEXT
