@@ -16,6 +16,26 @@ from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.metrics import CHANGE_SECONDS, MOST_TABLES, RETRIED, TableLabels
 
+_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "messages": ("consumer_messages", "Messages that were received, each redelivery counted."),
+    "changes": ("consumer_changes", "Changes in the messages that were received."),
+    "rows_written": ("consumer_written_rows", "Rows that BigQuery has accepted."),
+    "superseded": (
+        "consumer_superseded_changes",
+        "Changes that were not written because a newer one of their row was.",
+    ),
+    "left_out": ("consumer_excluded_changes", "Changes of tables that the tables file excludes."),
+    "outdated": (
+        "consumer_outdated_snapshot_rows",
+        "Snapshot rows that were not applied because they came too late.",
+    ),
+    "taken": ("leases_acquired", "Messages that the Spark source has leased."),
+    "acked": ("leases_acked", "Messages that were acked."),
+    "deferred": ("leases_nacked", "Messages that were nacked because their table failed."),
+    "released": ("leases_released", "Messages that failed tasks have released."),
+    "not_kept": ("dead_letters_not_kept", "Dead letters that Pub/Sub refused, counted at each delivery."),
+}
+"""The name and the description of the counter of each field of `Counts`."""
 _IDLE: Final = timedelta(minutes=10)
 """After which BigQuery closes a connection that is not used."""
 
@@ -54,26 +74,10 @@ class ConsumerMetrics:
             return Counter(f"millrace_{name}", documentation, registry=registry).inc
 
         self._clock = clock
-        self._messages = counter("consumer_messages", "Messages that were received, each redelivery counted.")
-        self._changes = counter("consumer_changes", "Changes in the messages that were received.")
-        self._rows_written = counter("consumer_written_rows", "Rows that BigQuery has accepted.")
-        self._superseded = counter(
-            "consumer_superseded_changes", "Changes that were not written because a newer one of their row was."
-        )
-        self._left_out = counter("consumer_excluded_changes", "Changes of tables that the tables file excludes.")
-        self._outdated = counter(
-            "consumer_outdated_snapshot_rows", "Snapshot rows that were not applied because they came too late."
-        )
+        self._counters = {field: counter(*named) for field, named in _COUNTERS.items()}
         self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages.")
-        self._taken = counter("leases_acquired", "Messages that the Spark source has leased.")
-        self._acked = counter("leases_acked", "Messages that were acked.")
-        self._deferred = counter("leases_nacked", "Messages that were nacked because their table failed.")
-        self._released = counter("leases_released", "Messages that failed tasks have released.")
         dead_letters = Counter(
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
-        )
-        self._not_kept = counter(
-            "dead_letters_not_kept", "Dead letters that Pub/Sub refused, counted at each delivery."
         )
         self._dead_letters = {reason.value: dead_letters.labels(reason.value) for reason in Reason}
         self._applied = gauge(
@@ -150,19 +154,10 @@ class ConsumerMetrics:
         self._append_times.add(report.appends)
         if counts.messages:
             self._micro_batches(1)
-        self._messages(counts.messages)
-        self._changes(counts.changes)
-        self._rows_written(counts.rows_written)
-        self._superseded(counts.superseded)
-        self._left_out(counts.left_out)
-        self._outdated(counts.outdated)
-        self._taken(counts.taken)
-        self._acked(counts.acked)
-        self._deferred(counts.deferred)
-        self._released(counts.released)
+        for field, count in self._counters.items():
+            count(getattr(counts, field))
         for name in self.leases:
             self.leases[name] += getattr(counts, name)
-        self._not_kept(counts.not_kept)
         for reason, dead_letters in counts.dead_letters.items():
             self._dead_letters.get(reason, self._dead_letters[Reason.UNEXPLAINED.value]).inc(dead_letters)
         for table in sorted(set(counts.tables_in_trouble) - self._troubles):
