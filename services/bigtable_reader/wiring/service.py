@@ -108,7 +108,7 @@ async def read(
         async with opened as (publisher, dead_letters):
 
             def reading_snapshots(
-                dead_letters: DeadLettering,
+                dead_lettering: DeadLettering,
                 raise_min_versions: Callable[[KeyRange, int], None],
                 trusted: Callable[[], bool],
             ) -> BigtableSnapshots:
@@ -120,7 +120,7 @@ async def read(
                 resync, automatic = resync_store(settings, channels), settings.resync == "automatic"
                 save = min(settings.lease_duration / 6, _LONGEST_SAVE)
                 return BigtableSnapshots(
-                    BigtableSnapshotSource(snapshots, scan, rows, dead_letters, raise_min_versions, metrics),
+                    BigtableSnapshotSource(snapshots, scan, rows, dead_lettering, raise_min_versions, metrics),
                     BigtableSnapshotEnds(snapshots, resync, rows, publisher, automatic=automatic),
                     publisher,
                     trusted,

@@ -95,8 +95,8 @@ class BigtableReader:
     ) -> None:
         """``snapshots`` makes what reads the rows from before the stream.
 
-        It is given what raises the minimum versions of owned partitions, and what returns whether published
-        messages are kept.
+        It is given what keeps dead letters, what raises the minimum versions of owned partitions, and what returns
+        whether published messages are kept.
         """
         metrics, clock, resync_requests = monitoring.metrics, table.clock, stores.resync_requests
         self._store = stores.partitions
