@@ -3,7 +3,7 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import (
     SpannerCatalog,
+    StreamDefinition,
     check_partition_table,
     check_start,
     check_stream,
@@ -34,9 +35,10 @@ from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
-from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
+from services.spanner_reader.core.schema.unmatched_sections import UnmatchedSection, unmatched_sections
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
+from services.spanner_reader.ports import CatalogInspection
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import (
     databases,
@@ -173,34 +175,16 @@ async def prepare(
     snapshots: SpannerSnapshotStore,
 ) -> ChangeMaker:
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
-    log = structlog.get_logger()
     definition = await catalog.definition()
     inspection = await catalog.inspect()
     if inspection.leaves_out is not None and await store.exists() and not await store.is_empty():
         await remember_refused(shapes, file.included, file.options, inspection)
-    check_stream(settings.change_stream, definition)
-    watched = inspection.watched
-    check_partition_table(
-        settings.change_stream,
-        watched,
-        definition,
-        table=settings.partition_table,
-        same_database=settings.partition_database_path == settings.database_path,
-    )
-    tables = [table for table in watched if file.included(table.name)]
-    check_tables(settings.change_stream, definition.dialect, tables)
-    file.refuse_short_keep([table.name for table in watched], definition.retention)
-    unfit = list(unmatched_sections(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
-    refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
-    if refused:
-        raise MisconfiguredError(
-            "tables-file-does-not-fit", "the tables file does not fit the tables:\n  " + "\n  ".join(refused)
-        )
+    unmatched = check(settings, file, definition, inspection)
     await store.create_table()
     if await store.is_empty():
         end = settings.end_timestamp
 
-        async def check(start: Nanoseconds, now: Nanoseconds) -> None:
+        async def check_beginning(start: Nanoseconds, now: Nanoseconds) -> None:
             check_times(definition, start=start, end=end, now=now)
             heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
             await check_start(stream, SpannerStreamQuery(ROOT, start, end, heartbeat))
@@ -215,12 +199,46 @@ async def prepare(
             table_options=file.options,
             wanted=settings.start_timestamp,
             end=end,
-            check=check,
+            check=check_beginning,
         )
     else:
         await topics.keep(topic_of(settings).identity)
-        log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
-    alter = whole_rows(settings.change_stream, definition)
+        structlog.get_logger().info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
+    warn(settings.change_stream, definition, unmatched)
+    keys = {table.name: table.primary_key for table in inspection.watched if file.included(table.name)}
+    return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)
+
+
+def check(
+    settings: Settings, file: TablesFile, definition: StreamDefinition, inspection: CatalogInspection
+) -> Sequence[UnmatchedSection]:
+    """Refuse a stream, its tables or a tables file that cannot work; return the sections that fit no table."""
+    check_stream(settings.change_stream, definition)
+    watched = inspection.watched
+    check_partition_table(
+        settings.change_stream,
+        watched,
+        definition,
+        table=settings.partition_table,
+        same_database=settings.partition_database_path == settings.database_path,
+    )
+    tables = [table for table in watched if file.included(table.name)]
+    check_tables(settings.change_stream, definition.dialect, tables)
+    file.refuse_short_keep([table.name for table in watched], definition.retention)
+    shapes = {table.name: inspection.shapes.tables[table.name] for table in watched}
+    unmatched = list(unmatched_sections(file, shapes))
+    refused = [f"{one.section} {one.why}; {one.fix}" for one in unmatched if one.refused]
+    if refused:
+        raise MisconfiguredError(
+            "tables-file-does-not-fit", "the tables file does not fit the tables:\n  " + "\n  ".join(refused)
+        )
+    return unmatched
+
+
+def warn(change_stream: str, definition: StreamDefinition, unmatched: Sequence[UnmatchedSection]) -> None:
+    """Log what works, and what would work better in another way."""
+    log = structlog.get_logger()
+    alter = whole_rows(change_stream, definition)
     if alter is not None:
         log.warning(
             "updates_completed_by_reads",
@@ -228,7 +246,5 @@ async def prepare(
             why="updates carry only the columns that changed, so this reader reads the rest of their rows",
             fix=f"{alter} makes Spanner write whole rows; records of before are completed as now",
         )
-    for one in unfit:
+    for one in unmatched:
         log.warning("tables_file_section_unmatched", section=one.section, why=one.why, fix=one.fix)
-    keys = {table.name: table.primary_key for table in tables}
-    return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)
