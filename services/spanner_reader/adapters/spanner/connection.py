@@ -549,15 +549,11 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def _proto(at: Nanoseconds) -> Timestamp:
-    when = Timestamp()
-    when.FromNanoseconds(at)
-    return when
-
-
 def read_only_at(at: Nanoseconds) -> TransactionSelector:
     """Return what makes one call read everything as it was at a time."""
-    return _as_of(_proto(at))
+    when = Timestamp()
+    when.FromNanoseconds(at)
+    return _as_of(when)
 
 
 def _as_of(when: Timestamp) -> TransactionSelector:
