@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,10 +56,10 @@ def test_start_and_end_are_inclusive(source: Source) -> None:
 
 
 async def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
-    early = SpannerStreamQuery(ROOT, Nanoseconds(source.started - 3_600 * 1_000_000_000), None, 1_000)
+    early = Nanoseconds(source.started - 3_600 * 1_000_000_000)
     async with connected(source) as (_database, stream):
         with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
-            await check_start(stream, early)
+            await check_start(stream, early, None, timedelta(seconds=1))
 
 
 async def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:

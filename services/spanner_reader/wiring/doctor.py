@@ -34,7 +34,6 @@ from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStor
 from services.spanner_reader.core.schema.resync import RESTART_WITH_ALL_ROWS, fix_of
 from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
 from services.spanner_reader.core.stream.partitions import low_watermark
-from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.ports import CatalogInspection
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, open_channels, topic_of
@@ -231,9 +230,8 @@ class _SpannerInspection:
     async def _begin(self, start: Nanoseconds) -> None:
         """Make the stream's first query, which ends where it begins."""
         stream = SpannerChangeStream(self._database, self._settings.change_stream)
-        heartbeat = int(self._settings.heartbeat_interval / timedelta(milliseconds=1))
         async with asyncio.timeout(30):
-            await check_start(stream, SpannerStreamQuery(ROOT, start, start, heartbeat))
+            await check_start(stream, start, start, self._settings.heartbeat_interval)
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)

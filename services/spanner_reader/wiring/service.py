@@ -37,7 +37,6 @@ from services.spanner_reader.app.stream.owned_partition import SpannerReaderOpti
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.unmatched_sections import UnmatchedSection, unmatched_sections
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.ports import CatalogInspection
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import (
@@ -186,8 +185,7 @@ async def prepare(
 
         async def check_beginning(start: Nanoseconds, now: Nanoseconds) -> None:
             check_times(definition, start=start, end=end, now=now)
-            heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
-            await check_start(stream, SpannerStreamQuery(ROOT, start, end, heartbeat))
+            await check_start(stream, start, end, settings.heartbeat_interval)
             await topics.keep(topic_of(settings).identity)
 
         await first_start(

@@ -361,10 +361,11 @@ def check_times(definition: StreamDefinition, *, start: Nanoseconds, end: Nanose
         )
 
 
-async def check_start(stream: SpannerChangeStream, query: SpannerStreamQuery) -> None:
+async def check_start(
+    stream: SpannerChangeStream, start: Nanoseconds, end: Nanoseconds | None, heartbeat: timedelta
+) -> None:
     """Refuse a start that Spanner refuses (before the stream was created), before anything of it is remembered."""
-    if query.token != ROOT:
-        raise ValueError("only the first query says whether a start is good")
+    query = SpannerStreamQuery(ROOT, start, end, int(heartbeat / timedelta(milliseconds=1)))
     async with aclosing(stream.read(query)) as records:
         async for _record in records:
             return
