@@ -122,8 +122,6 @@ class BatchPublisher:
         self._outage = Outage(topic, hooks.monotonic)
         self._awake_at: Nanoseconds | None = None
         self._next_check: asyncio.TimerHandle | None = None
-        self.published_messages = 0
-        self.published_changes = 0
 
     @property
     def outstanding_bytes(self) -> int:
@@ -274,8 +272,6 @@ class BatchPublisher:
         if self._error is None:
             self._confirmed(len(messages))
             self._time(request.messages)
-            self.published_messages += len(messages)
-            self.published_changes += sum(len(message.changes) for message in request.messages)
             self._resolve(self._packer.confirm(*request.of_keys))
             for key in request.of_keys if self._confirmed_of else ():
                 if (waited_for := self._confirmed_of.pop(key, None)) is not None:

@@ -17,7 +17,7 @@ from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import PackerLimits
-from shared.pubsub.publisher import BatchPublisher, PublisherOptions
+from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
@@ -30,11 +30,13 @@ CHANGES = 3_000
 
 async def publish_all(emulator: str, topology: PubsubTopology, limits: PackerLimits) -> int:
     """Publish the test's changes and one that is too large; return how many messages carried them."""
-    stop = Stop()
+    stop, confirmed = Stop(), list[int]()
     async with open_async_channel(emulator) as channel:
         dead_letters = AsyncDeadLetterPublisher(channel, topology.dead_letter_topic, stop)
         options = PublisherOptions(failed_in="a test", limits=limits, outstanding_bytes=200_000)
-        async with BatchPublisher(channel, topology.topic, dead_letters, stop, options) as publisher:
+        async with BatchPublisher(
+            channel, topology.topic, dead_letters, stop, options, PublisherHooks(confirmed=confirmed.append)
+        ) as publisher:
             futures = [
                 await publisher.publish(
                     a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(start, start + 50)]
@@ -46,7 +48,7 @@ async def publish_all(emulator: str, topology: PubsubTopology, limits: PackerLim
             futures.append(await publisher.publish(a_header("empty"), []))
             await asyncio.gather(*futures)
             assert publisher.outstanding_bytes == 0
-            return publisher.published_messages
+            return sum(confirmed)
 
 
 @pytest.mark.parametrize("changes_per_message", [1, 500])
