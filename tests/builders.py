@@ -6,6 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from services.cdc_consumer.core.schema.tables import TableDefinition, checked_name, mirror_definition, source_columns
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.change_batch import Change, Column, Header, Op, encode_batch
 from shared.contracts.change_sequence import four_sections
@@ -25,6 +26,12 @@ def a_header(
         columns=tuple(Column(name, kind) for name, kind in columns),
         value_capture_type="NEW_ROW",
     )
+
+
+def table_definition(header: Header) -> TableDefinition:
+    """Return the mirror that a header asks for without a tables file; PoisonRecordError as `source_columns`."""
+    name = checked_name(header.table.replace(".", "_"), header.table)
+    return mirror_definition(header, name, source_columns(header))
 
 
 def a_change(

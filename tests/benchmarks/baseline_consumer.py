@@ -26,9 +26,9 @@ from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.change_batch import Column, Header
 from tests.benchmarks.workload import COLUMNS, TABLES
+from tests.builders import table_definition
 
 _EPOCH: Final = date(1970, 1, 1)
 _AT_ONCE: Final = 1_000

@@ -7,12 +7,12 @@ from datetime import timedelta
 from services.cdc_consumer.adapters.bigquery.mirror_labels import DEAD_LETTERS, NEEDS_RESYNC, label_time
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.ports import DestinationTables
 from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Header
 from shared.contracts.tables_file import read_tables_file
-from tests.builders import PLANE_COLUMNS, a_header
+from tests.builders import PLANE_COLUMNS, a_header, table_definition
 from tests.integration.stand_in import PROJECT, StandIn
 
 

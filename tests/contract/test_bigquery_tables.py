@@ -14,13 +14,12 @@ from structlog.testing import capture_logs
 from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_dataset
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import DatasetRefusedError, TableTroubleError
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_header
+from tests.builders import PLANE_COLUMNS, a_header, table_definition
 from tests.contract.table_places import COLOUR, EVERY_TYPE, HISTORY, PLANES, RANGE, Place, history_of, on_bigquery
 from tests.integration.stand_in import PROJECT, StandIn
 

@@ -13,7 +13,7 @@ from services.cdc_consumer.adapters.bigquery.append_connection import open_stora
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import Plan
-from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CdcWriter, DestinationTables, Heard, TableTroubleError
 from shared.bigquery.client import open_client
@@ -24,7 +24,7 @@ from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table, table_definition
 from tests.fakes.cdc_writer import NEVER, FakeCdcWriter
 from tests.fakes.tables import FakeTables
 from tests.integration.stand_in import PROJECT, StandIn

@@ -8,14 +8,14 @@ import pytest
 from msgspec import structs
 
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.core.schema.tables import TableDefinition, beside, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition, beside
 from services.cdc_consumer.core.types.masks import MaskKey
 from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, ROWS_TOO_OLD, DestinationTables, TableTroubleError
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
-from tests.builders import PLANE_COLUMNS, a_header
+from tests.builders import PLANE_COLUMNS, a_header, table_definition
 from tests.contract.table_places import (
     COLOUR,
     EVERY_TYPE,

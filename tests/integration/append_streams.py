@@ -12,12 +12,12 @@ import pytest
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.columns import decode_messages
 from shared.contracts.change_batch import Header
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table, table_definition
 from tests.integration.append_server import AppendServer
 from tests.unit.cdc_consumer.world import SetClock
 

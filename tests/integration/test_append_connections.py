@@ -11,12 +11,11 @@ from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams, StreamAppend
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import Heard, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
-from tests.builders import a_header
+from tests.builders import a_header, table_definition
 from tests.integration.append_server import AppendServer, Close, Silence, accepted, refused
 from tests.integration.append_streams import PLANES, WIDER, WIDER_HEADER, Opened, identities, rows_of
 from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture

@@ -19,7 +19,6 @@ from structlog.testing import capture_logs
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Processes, wait_until
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.doctor import doctor
 from services.cdc_consumer.wiring.service import check_start
@@ -31,7 +30,7 @@ from shared.runtime.findings import Finding, Level
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
-from tests.builders import a_header
+from tests.builders import a_header, table_definition
 from tests.integration.pubsub_topics import pull
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.row_messages import CHANGE, change

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger, family_column
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
-from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import bucket_of, canonical_key
+from tests.builders import table_definition
 from tests.unit.bigtable_reader.consumed import consumed, consumed_or_dead_lettered
 from tests.unit.bigtable_reader.stream_messages import a_cell, a_change
 

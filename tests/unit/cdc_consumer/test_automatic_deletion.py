@@ -13,14 +13,13 @@ from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import Aut
 from services.cdc_consumer.app.delete_missing_rows.deletion import Deletion, DeletionRefusedError
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
 from services.cdc_consumer.wiring.delete_missing_rows import source_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import label_of
 from shared.contracts.source_rows import Done
-from tests.builders import a_change, a_header, a_message
+from tests.builders import a_change, a_header, a_message, table_definition
 from tests.fakes.mirror_rows import FakeSource
 from tests.unit.cdc_consumer.world import NOW, SetClock
 from tests.unit.cdc_consumer.world import World as MicroBatches

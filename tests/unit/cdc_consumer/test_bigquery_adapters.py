@@ -24,7 +24,7 @@ from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQu
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
-from services.cdc_consumer.core.schema.tables import TableColumn, table_definition
+from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, INT64
 from services.cdc_consumer.ports import (
@@ -43,7 +43,7 @@ from shared.contracts.reasons import Reason
 from shared.runtime.metrics import retry_code
 from shared.runtime.retries import what_to_check
 from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_header
+from tests.builders import PLANE_COLUMNS, a_header, table_definition
 from tests.unit.cdc_consumer.bigquery_client import NOT_FOUND, FakeBigQuery, resource
 from tests.unit.cdc_consumer.decoded import history_of, in_mode
 from tests.unit.cdc_consumer.listening import NOWHERE, OPTIONS, heard

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, conform, decode_messages
 from services.cdc_consumer.core.stream.poison import Poison
 from shared.contracts.reasons import Reason
+from tests.builders import table_definition
 from tests.source_values import COLUMNS
 from tests.unit.cdc_consumer.decoded import decode, decode_changes, only, rows
 from tests.unit.cdc_consumer.wire import (

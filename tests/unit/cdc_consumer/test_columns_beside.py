@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import expressions
 
-from services.cdc_consumer.core.schema.tables import TableDefinition, beside, table_definition, with_names
+from services.cdc_consumer.core.schema.tables import TableDefinition, beside, with_names
 from services.cdc_consumer.core.schema.views import view_query
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.types.types import column_type
 from shared.contracts.change_batch import Header
-from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, table_definition
 from tests.seeds import examples
 from tests.unit.cdc_consumer.decoded import history_of, in_mode, mirror_of
 from tests.unit.cdc_consumer.world import World

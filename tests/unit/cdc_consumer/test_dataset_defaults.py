@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults, expiring
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import TransientError
-from tests.builders import a_header
+from tests.builders import a_header, table_definition
 from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery
 from tests.unit.cdc_consumer.decoded import history_of, in_mode, mirror_of
 

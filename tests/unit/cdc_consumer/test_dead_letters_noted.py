@@ -14,12 +14,11 @@ from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import che
 from services.cdc_consumer.app.delete_missing_rows.deletion import DeletionRefusedError
 from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable, RowCount
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.row_id import ordering_key
 from shared.contracts.tables_file import read_tables_file
-from tests.builders import a_change, a_header, a_message
+from tests.builders import a_change, a_header, a_message, table_definition
 from tests.fakes.effects import Effects
 from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery, resource
 from tests.unit.cdc_consumer.world import AIRPORTS, NOW, World, killed_anywhere

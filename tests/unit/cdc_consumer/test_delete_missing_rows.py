@@ -33,7 +33,6 @@ from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
     TableDefinition,
-    table_definition,
 )
 from services.cdc_consumer.core.types.types import FLOAT32_KEY
 from services.cdc_consumer.core.types.values import wire_values
@@ -43,7 +42,7 @@ from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 from shared.contracts.row_id import canonical_key
-from tests.builders import a_change, a_header, a_message
+from tests.builders import a_change, a_header, a_message, table_definition
 from tests.fakes.cdc_writer import FakeAppending, FakeCdcWriter
 from tests.fakes.mirror_rows import FakeMirrorRows, FakeSource
 from tests.seeds import examples

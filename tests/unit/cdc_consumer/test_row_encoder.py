@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from services.cdc_consumer.adapters.bigquery import row_encoder
 from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder, message_class, row_descriptor
-from services.cdc_consumer.core.schema.tables import TableDefinition, row_schema, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition, row_schema
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE
 from services.cdc_consumer.core.types.types import COLUMN_TYPES
+from tests.builders import table_definition
 from tests.unit.cdc_consumer.wire import header_of
 
 ALL_TYPES = {"id": "INT64"} | {f"c_{name.lower()}".replace("<", "_").rstrip(">"): name for name in COLUMN_TYPES}

@@ -32,14 +32,13 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.commands.status import exit_code, lines
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD, Mirror
 from shared.contracts.change_batch import Change
 from shared.contracts.dead_letter import REPLAY_OF
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.safe_age import SAFE_AGE, SNAPSHOT_END_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from tests.builders import a_change, a_header, a_message
+from tests.builders import a_change, a_header, a_message, table_definition
 from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery, resource
 from tests.unit.cdc_consumer.status_world import MICROS
 from tests.unit.cdc_consumer.status_world import World as StatusWorld

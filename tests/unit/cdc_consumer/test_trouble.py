@@ -9,10 +9,10 @@ import pytest
 
 from services.cdc_consumer.app.stream import trouble
 from services.cdc_consumer.app.stream.trouble import RetryLimits
-from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import TransientError
-from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, table_definition
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World, retrying_world
 
 LONGEST = timedelta(seconds=600)

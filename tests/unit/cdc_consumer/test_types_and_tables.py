@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from services.cdc_consumer.core.schema.tables import bigquery_name, row_schema, table_definition
+from services.cdc_consumer.core.schema.tables import row_schema
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, KEY_TYPES, column_type, is_known
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from tests import source_values
+from tests.builders import a_header, table_definition
 from tests.unit.cdc_consumer.wire import header_of
 
 DOCUMENTED = {
@@ -199,7 +200,7 @@ def test_a_column_twice_in_the_key_is_poison() -> None:
 @pytest.mark.parametrize("table", ["", "a b", "a/b", "é", "a\n", "x" * 1025, "a`b"])
 def test_a_table_name_that_bigquery_does_not_take_is_poison(table: str) -> None:
     with pytest.raises(PoisonRecordError) as caught:
-        bigquery_name(table)
+        table_definition(a_header(table))
     assert caught.value.reason is Reason.BAD_NAME
     assert len(caught.value.detail) < 300
 

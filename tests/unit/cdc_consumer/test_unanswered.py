@@ -14,9 +14,8 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.unanswered import Unanswered
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import UnansweredError
-from tests.builders import PLANE_COLUMNS, a_header
+from tests.builders import PLANE_COLUMNS, a_header, table_definition
 from tests.unit.cdc_consumer.bigquery_client import NOT_FOUND, FakeBigQuery
 from tests.unit.cdc_consumer.world import NOW
 

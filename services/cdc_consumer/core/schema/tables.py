@@ -96,11 +96,6 @@ class TableDefinition:
         return () if self.append_only else PSEUDO_COLUMNS
 
 
-def bigquery_name(table: str) -> str:
-    """Return a source table's BigQuery name (``schema.Table`` becomes ``schema_Table``); BAD_NAME if it has none."""
-    return checked_name(table.replace(".", "_"), table)
-
-
 def checked_name(name: str, table: str) -> str:
     """Return the name that a source table has in BigQuery; BAD_NAME if that is none."""
     if _TABLE_NAME.fullmatch(name) is None:
@@ -113,11 +108,6 @@ def checked_name(name: str, table: str) -> str:
 def shown_name(table: str) -> str:
     """Return what a source table is called where it is shown: its BigQuery name, or its own where it has none."""
     return table.replace(".", "_") if _TABLE_NAME.fullmatch(table.replace(".", "_")) else _shown(table)
-
-
-def table_definition(header: Header) -> TableDefinition:
-    """Return the mirror that a header asks for; PoisonRecordError with its reason where BigQuery could not hold it."""
-    return mirror_definition(header, bigquery_name(header.table), source_columns(header))
 
 
 def mirror_definition(

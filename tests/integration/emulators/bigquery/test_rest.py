@@ -15,9 +15,8 @@ from google.cloud import bigquery
 from deploy.local.__main__ import rows_of
 from deploy.local.platform.target import BigQueryDataset
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.errors import MisconfiguredError
-from tests.builders import a_header
+from tests.builders import a_header, table_definition
 from tests.integration.stand_in import EMPLOYEES, PROJECT, StandIn
 from tests.row_messages import CHANGE, change
 
