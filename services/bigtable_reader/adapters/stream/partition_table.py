@@ -113,13 +113,11 @@ class BigtablePartitionStore:
     async def survey(self) -> BigtablePartitionSurvey:
         """Return all key ranges, and what their readers have saved; this owner is counted among the readers."""
         scan = self._untended = await self._read_rows()
-        return BigtablePartitionSurvey(
-            () if scan.topology is None else scan.topology.topology.stream_ranges,
+        return _survey(
+            scan,
             {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
             frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
             self._now,
-            None if scan.topology is None else scan.topology.paused_since,
-            None if scan.topology is None else scan.topology.resync_request,
         )
 
     async def view(self, at: Microseconds) -> BigtablePartitionSurvey:
@@ -136,14 +134,8 @@ class BigtablePartitionStore:
         readers = frozenset(owner for owner, one in scan.readers.items() if one.at >= since)
         rows = {name: saved(row, free=row.lease.state == "RELEASED") for name, row in scan.partitions.items()}
         left = {name: row for name, row in rows.items() if row.owner not in readers and row.state == "RUNNING"}
-        return BigtablePartitionSurvey(
-            () if scan.topology is None else scan.topology.topology.stream_ranges,
-            rows | {name: replace(row, owner="", free=True) for name, row in left.items()},
-            readers,
-            at,
-            None if scan.topology is None else scan.topology.paused_since,
-            None if scan.topology is None else scan.topology.resync_request,
-        )
+        rows |= {name: replace(row, owner="", free=True) for name, row in left.items()}
+        return _survey(scan, rows, readers, at)
 
     async def claim(self, stream_ranges: Collection[StreamRange]) -> Sequence[BigtablePartition]:
         """Take those that are still free; return them with our fence, their position and their minimum version."""
@@ -413,6 +405,15 @@ class BigtablePartitionStore:
 
     def _lost(self, why: str) -> str:
         return f"a position in {self._stream_ranges.source} is lost: {why}. {RESTART_AFTER_LOST_CHANGES}"
+
+
+def _survey(
+    scan: Scan, rows: dict[StreamRangeId, Saved], readers: frozenset[str], now: Microseconds
+) -> BigtablePartitionSurvey:
+    if (found := scan.topology) is None:
+        return BigtablePartitionSurvey((), rows, readers, now)
+    ranges = found.topology.stream_ranges
+    return BigtablePartitionSurvey(ranges, rows, readers, now, found.paused_since, found.resync_request)
 
 
 def saved(row: PartitionRow, *, free: bool) -> Saved:
