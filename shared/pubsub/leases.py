@@ -63,7 +63,6 @@ class PubsubLeases:
         self.released = 0
         self.deferred_count = 0
         self.deferred_until = 0  # by when the last of those comes again, in microseconds
-        self.extended = 0
 
     def ack(self, ack_ids: Sequence[str]) -> None:
         """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is unavailable.
@@ -124,8 +123,6 @@ class PubsubLeases:
         for _request, error in failures:
             with pubsub_errors(f"extend leases on {self._subscription}"):
                 raise error
-        with self._lock:
-            self.extended += len(ack_ids)
 
     def _send_ending_leases(self, what: str, ack_ids: Sequence[str], deadline: timedelta) -> None:
         """Set deadlines that nothing extends; where that fails, keep the leases as before."""
