@@ -128,6 +128,17 @@ def replay_document(outcome: Outcome, seconds: float) -> Document:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a replay: what it was asked for, and what it has come to."""
+
+    order: ReplayOrder
+    outcome: Outcome
+    report: ReportProgress
+    failures: ReplayFailures
+    pace: "_Pace"
+
+
 class Replay:
     """Replays by one store, topic and BigQuery.
 
@@ -158,45 +169,44 @@ class Replay:
         the dead letters are of a pipeline with another topic.
         """
         outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]), order.execute, mirrors_asked=self._mirrors is not None)
+        run = _Run(order, outcome, report, ReplayFailures(self._store), _Pace(order.rate))
         if not order.execute:
-            self._go_through(order, outcome, report)
+            self._go_through(run)
             return outcome
         self._join()
         with self._store.living(outcome.replay):
             try:
                 self._retried(self._store.release_dead)
-                self._go_through(order, outcome, report)
+                self._go_through(run)
             finally:
                 with suppress(TransientError):  # the claims run out by themselves
                     self._store.release(outcome.replay)
         return outcome
 
-    def _go_through(self, order: ReplayOrder, outcome: Outcome, report: ReportProgress) -> None:
-        pace, failures = _Pace(order.rate), ReplayFailures(self._store)
+    def _go_through(self, run: _Run) -> None:
+        order, outcome = run.order, run.outcome
         dead_letters = self._store.in_replay_order(order.selection)
         for chunk in cut(dead_letters, lambda one: one.size, _CHUNK_BYTES, _CHUNK):
             if self._stop.requested:
                 outcome.stopped = True
                 break
-            judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
-            report(outcome)
+            judged, complete = _within(self._judged(chunk, run), order.limit, outcome)
+            run.report(outcome)
             if order.execute:
-                self._execute(judged, order, outcome, pace, failures, report)
+                self._execute(judged, run)
             if complete or outcome.stopped or outcome.failing:
                 break
-        self._check_failures(failures, outcome, at_once=True)
+        self._check_failures(run, at_once=True)
 
-    def _judged(
-        self, chunk: Sequence[StoredDeadLetter], order: ReplayOrder, outcome: Outcome
-    ) -> Sequence[PlannedReplay]:
+    def _judged(self, chunk: Sequence[StoredDeadLetter], run: _Run) -> Sequence[PlannedReplay]:
         contents = [content_of(one.dead_letter) for one in chunk]
         rows = [
             content.row
             for one, content in zip(chunk, contents, strict=True)
             if one.state is State.OPEN and content.row is not None
         ]
-        applied = self._applied(rows)
-        terms = replace(self._terms, replay=outcome.replay, named=bool(order.selection.ids), force=order.force)
+        applied, order = self._applied(rows), run.order
+        terms = replace(self._terms, replay=run.outcome.replay, named=bool(order.selection.ids), force=order.force)
         now = self._clock.now()
         return [judge(one, content, applied, now, terms) for one, content in zip(chunk, contents, strict=True)]
 
@@ -206,23 +216,16 @@ class Replay:
             return {}
         return self._retried(lambda: mirrors.sequences(rows))
 
-    def _execute(
-        self,
-        judged: Sequence[PlannedReplay],
-        order: ReplayOrder,
-        outcome: Outcome,
-        pace: "_Pace",
-        failures: ReplayFailures,
-        report: ReportProgress,
-    ) -> None:
+    def _execute(self, judged: Sequence[PlannedReplay], run: _Run) -> None:
+        outcome, failures, pace = run.outcome, run.failures, run.pace
         superseded = [one.dead_letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
         if superseded:
-            self._retried(lambda: self._supersede(superseded, order.who))
+            self._retried(lambda: self._supersede(superseded, run.order.who))
         dead_letters = [one.dead_letter for one in judged if one.verdict is Verdict.SEND]
         forced = frozenset(one.dead_letter.id for one in judged if one.forced)
         ours, claimed_at = self._claimed(dead_letters, outcome)
         while ours:
-            self._check_failures(failures, outcome)
+            self._check_failures(run)
             if outcome.failing:
                 return
             some = failures.that_may_go(ours[: pace.chunk], self._clock.now())
@@ -233,8 +236,8 @@ class Replay:
             if self._clock.now() - claimed_at > nanoseconds(_RENEWED_AFTER):
                 again, claimed_at = self._claimed([*chunk, *ours], outcome)
                 chunk, ours = again[: len(chunk)], again[len(chunk) :]
-            self._send(chunk, forced, order, outcome, failures)
-            report(outcome)
+            self._send(chunk, forced, run)
+            run.report(outcome)
 
     def _claimed(
         self, dead_letters: Sequence[StoredDeadLetter], outcome: Outcome
@@ -250,30 +253,23 @@ class Replay:
             outcome.verdicts[Verdict.CLAIMED] += lost
         return [one for one in dead_letters if one.id in got], now
 
-    def _send(
-        self,
-        chunk: Sequence[StoredDeadLetter],
-        forced: Collection[DeadLetterId],
-        order: ReplayOrder,
-        outcome: Outcome,
-        failures: ReplayFailures,
-    ) -> None:
+    def _send(self, chunk: Sequence[StoredDeadLetter], forced: Collection[DeadLetterId], run: _Run) -> None:
         if not chunk:
             return
         assert self._publisher is not None
         self._publisher.publish([one.dead_letter for one in chunk], forced)
-        self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
-        outcome.sent += len(chunk)
-        failures.were_sent(chunk, self._clock.now())
+        self._retried(lambda: self._store.sent(_ids(chunk), run.outcome.replay, run.order.who, self._clock.now()))
+        run.outcome.sent += len(chunk)
+        run.failures.were_sent(chunk, self._clock.now())
 
     def _join(self) -> None:
         publisher = self._publisher
         assert publisher is not None, "nothing can be executed"
         self._retried(lambda: self._store.join(Pipeline(topic=publisher.topic)))
 
-    def _check_failures(self, failures: ReplayFailures, outcome: Outcome, *, at_once: bool = False) -> None:
-        outcome.failing = self._retried(lambda: failures.check(self._clock.now(), at_once=at_once))
-        outcome.failed_again = failures.count
+    def _check_failures(self, run: _Run, *, at_once: bool = False) -> None:
+        run.outcome.failing = self._retried(lambda: run.failures.check(self._clock.now(), at_once=at_once))
+        run.outcome.failed_again = run.failures.count
 
     def _supersede(self, ids: Sequence[DeadLetterId], who: str) -> None:
         why = "the mirror holds something newer"
