@@ -6,7 +6,7 @@ Which checks there are is compared where each service's doctor examines a health
 import re
 from pathlib import Path
 
-from tests.worlds.doctor_checks import MADE, unexplained
+from tests.worlds.doctor_checks import MADE
 
 MODULE = Path(__file__).resolve().parents[2] / "deploy" / "terraform"
 
@@ -16,7 +16,3 @@ def test_the_module_has_each_resource_that_a_check_is_about() -> None:
     there = {f"{kind}.{name}" for kind, name in re.findall(r'^resource "(\w+)" "(\w+)"', text, re.MULTILINE)}
 
     assert {address for addresses in MADE.values() for address in addresses} <= there
-
-
-def test_a_check_in_neither_list_is_named() -> None:
-    assert unexplained(["topic changes", "java", "moon phase"]) == ["moon phase"]
