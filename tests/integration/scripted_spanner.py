@@ -18,7 +18,6 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.cloud.spanner_v1 import (
     CommitRequest,
-    CommitResponse,
     CreateSessionRequest,
     ExecuteSqlRequest,
     PartialResultSet,
@@ -26,7 +25,6 @@ from google.cloud.spanner_v1 import (
     Session,
     TypeCode,
 )
-from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
 from google.longrunning.operations_pb2 import Operation
 
 from services.spanner_reader.core.stream.records import (
@@ -229,8 +227,6 @@ class ScriptedSpanner:
         """The calls that their callers ended before anything was said to them."""
         self.schema_changes_last = False
         """Whether operations that change the schema, though they are done, are said to be running."""
-        self.commits_asked_for_again = 0
-        """How many more commits are answered with a token, and done when they are sent again with that."""
         self.commits_refused: list[RefusalError] = []
         """What the next commits are answered with after they were done."""
         self.calls: Counter[str] = Counter()
@@ -241,7 +237,6 @@ class ScriptedSpanner:
         """The options of the read-write transactions that were begun by queries."""
         self.largest_result = 10 << 20
         """ExecuteSql refuses a larger one, and ExecuteStreamingSql does not."""
-        self._buffered: dict[bytes, tuple[bytes, Any]] = {}
         self._name = change_stream
         unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         self._emulator = None if emulator is None else grpc.insecure_channel(emulator, options=unlimited)
@@ -273,9 +268,7 @@ class ScriptedSpanner:
             if method == _SPANNER + "ExecuteSql":
                 self._check_transaction(request, context)
             if method == _SPANNER + "Commit":
-                request, asked_again = self._buffer(request, context)
-                if asked_again is not None:
-                    return asked_again
+                self.commits.append(CommitRequest.pb(CommitRequest.deserialize(request)))
             with _errors_passed_on(context):
                 call: Any = self._emulator.unary_unary(method, None, None)
                 answer: bytes = call(request, timeout=context.time_remaining(), metadata=_metadata(context))
@@ -293,26 +286,6 @@ class ScriptedSpanner:
             return answer
 
         return grpc.unary_unary_rpc_method_handler(pass_on)
-
-    def _buffer(self, data: bytes, context: grpc.ServicerContext) -> tuple[bytes, bytes | None]:
-        """Return a commit as it is to be done, or what asks for it again: the mutations of the first one are kept.
-
-        Source: google-cloud-go, pull request 11472, "mutations should not be resent".
-        """
-        request = CommitRequest.pb(CommitRequest.deserialize(data))
-        self.commits.append(request)
-        if request.transaction_id in self._buffered:
-            token, whole = self._buffered.pop(request.transaction_id)
-            if request.precommit_token.precommit_token != token:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the precommit token is not the newest one")
-            whole.mutations.extend(request.mutations)
-            return bytes(whole.SerializeToString()), None
-        if not self.commits_asked_for_again:
-            return data, None
-        self.commits_asked_for_again -= 1
-        newer = MultiplexedSessionPrecommitToken(precommit_token=b"newer", seq_num=100)
-        self._buffered[request.transaction_id] = newer.precommit_token, request
-        return data, bytes(CommitResponse.serialize(CommitResponse(precommit_token=newer)))
 
     def _check_transaction(self, data: bytes, context: grpc.ServicerContext) -> None:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))

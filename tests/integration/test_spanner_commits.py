@@ -1,5 +1,5 @@
-"""What the service answers as the emulator never does: commits that are asked for again, done and yet refused, or
-aborted, and schema changes that take long. And how many calls the partition table takes at rest.
+"""What the service answers as the emulator never does: commits that are done and yet refused, or aborted, and schema
+changes that take long. And how many calls the partition table takes at rest.
 """
 
 import asyncio
@@ -77,23 +77,6 @@ def scripted(database: Callable[..., SpannerDatabase]) -> Iterator[Scripted]:
     scripted = Scripted(database())
     yield scripted
     scripted.server.stop()
-
-
-async def test_a_commit_that_is_asked_for_again_inserts_once(scripted: Scripted) -> None:
-    async with scripted.stores() as (store, topics):
-        scripted.server.commits_asked_for_again = 4
-        await topics.keep("projects/p/topics/t")
-        assert await store.add_root(START, None)
-        (root,) = await store.claim([ROOT], None)
-        assert await store.finish(SpannerProgress(root, START), [NewPartition(CHILD, frozenset({ROOT}), START)]) == {
-            CHILD
-        }
-        assert scripted.server.commits_asked_for_again == 0
-        survey = await store.survey()
-        assert ([one.token for one in survey.unfinished], survey.finished) == ([CHILD], 1)
-    first, again = scripted.server.commits[:2]
-    assert first.transaction_id == again.transaction_id
-    assert (len(first.mutations), len(again.mutations)) == (1, 0)
 
 
 async def test_after_a_row_that_exists_already_the_rows_are_read_again_and_say_what_to_do(scripted: Scripted) -> None:
