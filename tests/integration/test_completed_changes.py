@@ -1,11 +1,11 @@
 """What readers complete and reconstruct, through the consumer's worker into the BigQuery stand-in.
 
-Most changes are those of random histories, from readers on fakes in virtual time; here they come in any order, and some
-come again. A transfer between two accounts comes beside them, from the Spanner emulator.
+The changes are those of random histories, from readers on fakes in virtual time; here they come in any order, and some
+come again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import product
 from random import Random
 from typing import Any
@@ -14,7 +14,6 @@ import grpc
 import pytest
 from google.cloud import bigquery
 
-from deploy.local.platform.source import Operation, SpannerDatabase, Write
 from shared.contracts.tables_file import Mode
 from tests.builders import a_message
 from tests.fakes.virtual_time import run_in_virtual_time
@@ -30,8 +29,6 @@ from tests.unit.spanner_reader.capturing import (
     set_values,
 )
 from tests.worlds.history_consumer import FedConsumer
-from tests.worlds.spanner_reading import read_all
-from tests.worlds.type_map import open_target
 
 pytestmark = pytest.mark.integration
 
@@ -69,50 +66,6 @@ def test_mirror_and_history_end_right_and_the_history_marks_what_was_reconstruct
             check_versions(world, rows_of(stand_in, f"{SINGERS}_changelog"))
     assert completed > 10
     assert reconstructed > 5
-
-
-ACCOUNT_SCHEMA = (
-    """CREATE TABLE AccountBalance (AccountId STRING(36) NOT NULL, LastUpdate TIMESTAMP, Balance INT64 NOT NULL)
-       PRIMARY KEY (AccountId)""",
-    "CREATE CHANGE STREAM Transfers FOR AccountBalance",
-)
-
-
-def test_a_transfer_between_two_accounts_ends_in_both_tables_with_the_old_balances_beside_the_new(
-    bigquery_stand_in: tuple[str, str], database: Callable[..., SpannerDatabase]
-) -> None:
-    """The change stream has the default capture type, and updates name one column."""
-    source, opened = database(*ACCOUNT_SCHEMA), datetime(2026, 11, 25, tzinfo=UTC)
-    start = source.now()
-
-    def balances(operation: Operation, **of: int) -> None:
-        more = {"LastUpdate": opened} if operation == "insert" else {}
-        source.commit(
-            [
-                Write(operation, "AccountBalance", {"AccountId": key, "Balance": each, **more})
-                for key, each in of.items()
-            ]
-        )
-
-    balances("insert", Id1=1500, Id2=1500)
-    balances("update", Id1=1000, Id2=2000)
-    with open_target(bigquery_stand_in) as target:
-        batches = read_all(source, "Transfers", start, database())
-        assert not target.apply(*batches, tables_file='[defaults]\nmode = "both"')
-        accounts = target.dataset.query("SELECT * FROM AccountBalance ORDER BY AccountId")
-        changes = target.dataset.query("SELECT * FROM AccountBalance_changelog ORDER BY _millrace_sequence")
-
-    assert [(row["AccountId"], row["LastUpdate"], row["Balance"]) for row in accounts] == [
-        ("Id1", opened, 1000),
-        ("Id2", opened, 2000),
-    ]
-    updates = [row for row in changes if row["_metadata_spanner_mod_type"] == "UPDATE"]
-    assert [(row["AccountId"], row["LastUpdate"], row["Balance"], row["_millrace_old_values"]) for row in updates] == [
-        ("Id1", opened, 1000, {"Balance": "1500"}),
-        ("Id2", opened, 2000, {"Balance": "1500"}),
-    ]
-    assert len({row["_metadata_spanner_server_transaction_id"] for row in updates}) == 1
-    assert not any(row["_millrace_reconstructed"] for row in changes)
 
 
 def deliver(world: CapturingWorld, consumer: FedConsumer) -> None:
