@@ -84,23 +84,6 @@ async def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> 
     assert json.loads(row or "") == {"Name": "é" * 50_000}
 
 
-async def test_values_that_only_a_real_spanner_writes_pass_through_untouched(world: World) -> None:
-    values = (
-        '{"F":"NaN","G":"Infinity","H":"-Infinity","I":9007199254740993,"T":"2024-01-02T03:04:05.123456789Z",'
-        '"A":["a",null,"b"],"B":[null],"C":[],"D":null,"N":"-99999999999999999999999999999.999999999","Name":"n"}'
-    )
-    time = parse_timestamp("2022-05-01T09:10:00.123456Z")
-    world.stream.add(ROOT, children(FIRST, T1))
-    record = replace(a_record(time), mods=(Mod('{"Id":1}', values, None),))
-    world.stream.add(T1, record)
-    async with world.running():
-        await until(lambda: world.metrics.value("published_changes_total") == 1)
-    (change,) = world.topic.changes
-    assert change.row == values
-    assert change.key == '{"Id":1}'  # a number where a string is usual
-    assert change.old is None
-
-
 async def test_times_keep_their_nanoseconds_in_the_watermark_and_in_the_start_of_a_child(world: World) -> None:
     heartbeat = parse_timestamp("2022-05-01T09:10:00.123456789Z")
     begins = parse_timestamp("2022-05-01T09:20:00.000000001Z")
