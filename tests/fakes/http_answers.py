@@ -7,12 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def answering(answer: Callable[[], tuple[int, bytes]]) -> Iterator[str]:
-    """Answer every GET with this status and body while the block runs; give ``host:port``."""
+def answering(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
+    """Answer a GET of each path with this status and body while the block runs; give ``host:port``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = answer()
+            status, body = answer(self.path)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)

@@ -2,13 +2,13 @@
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+
+from tests.fakes.http_answers import answering
 
 _FILTER: Final = re.compile(
     r'metric\.type = "pubsub\.googleapis\.com/subscription/(\w+)" '
@@ -75,29 +75,13 @@ def monitoring_server() -> Iterator[MonitoringServer]:
     """Serve until the block ends."""
     state = MonitoringServer()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, document = state.answer(self.path)
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json; charset=UTF-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(path: str) -> tuple[int, bytes]:
+        status, document = state.answer(path)
+        return status, json.dumps(document).encode()
 
-        def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with answering(answer) as address:
+        state.url = f"http://{address}"
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _failure(code: int, message: str) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Published:
         self.asked = 0
         self.url = ""
 
-    def answer(self) -> tuple[int, bytes]:
+    def answer(self, _path: str) -> tuple[int, bytes]:
         self.asked += 1
         return self.status, json.dumps(self.keys).encode()
 

@@ -19,7 +19,7 @@ class Metrics:
     def __init__(self) -> None:
         self.text: str | None = None
 
-    def answer(self) -> tuple[int, bytes]:
+    def answer(self, _path: str) -> tuple[int, bytes]:
         return (503, b"") if self.text is None else (200, self.text.encode())
 
 
