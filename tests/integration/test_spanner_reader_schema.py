@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 
@@ -132,24 +131,6 @@ async def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_i
         await watched.until(lambda: watched.changes("u") == 6)
         watched.database.alter("ALTER TABLE u DROP COLUMN c")
     assert watched.resync_requests() == {}
-
-
-async def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_resync(
-    watching: Callable[..., Watched],
-) -> None:
-    watched = watching()
-    async with watched.reading(inspect_every=timedelta(minutes=1)):  # the new column list is reason enough to look
-        watched.write("t", id=1, a="x", b=1)
-        await watched.until(lambda: watched.changes("t") == 1)
-        watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
-        watched.alter("ALTER TABLE t ADD COLUMN b STRING(MAX)", "ALTER TABLE t ADD COLUMN b varchar")
-        watched.write("t", id=2, a="x", b="text")
-        await watched.until(lambda: bool(watched.resync_requests()))
-        await watched.until(lambda: watched.changes("t") == 2)
-    columns = [column for header in watched.topic.headers for column in header.columns]
-    types = [column.type for column in columns if column.name == "b"]  # an inspection may come between DROP and ADD
-    assert (types[0], types[-1]) == ("INT64", "STRING")
-    assert watched.resync_requests() == {"t": {("column_type_changed", ("b",))}}
 
 
 async def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(
