@@ -53,13 +53,6 @@ def test_every_mistake_is_in_one_error(channel: grpc.Channel, topology: PubsubTo
         check(channel, topology, name)
 
 
-def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topology: PubsubTopology) -> None:
-    other = a_topology(channel)
-
-    with pytest.raises(MisconfiguredError, match="belongs to topic"):
-        check_subscription(channel, other.subscription, topic=topology.topic, dead_letter_topic=other.dead_letter_topic)
-
-
 def test_a_subscription_that_is_not_there_is_refused_with_the_command_that_makes_it(
     channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
@@ -174,13 +167,6 @@ def test_the_consumer_needs_a_dead_letter_topic_with_a_subscription_that_keeps_m
 
     with pytest.raises(MisconfiguredError, match=topology.dead_letter_topic):
         check(channel, topology, topology.subscription)
-
-
-def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel, topology: PubsubTopology) -> None:
-    name = subscribe(channel, topology, enable_message_ordering=True)
-
-    with pytest.raises(MisconfiguredError, match="it is ordered"):
-        create_topology(channel, replace(topology, subscription=name))
 
 
 def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(
