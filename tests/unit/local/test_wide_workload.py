@@ -4,11 +4,9 @@ from collections import Counter
 
 import pytest
 
-from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, CORRECTED, HOURLY_WEATHER, TOTALS, WIDE_TABLES
+from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, CORRECTED, HOURLY_WEATHER, TOTALS
 from deploy.local.demo.wide_workload import Departure, Hour, WideWorkload, read_departures, read_hours
 from deploy.local.platform.cells import Call, CheckAndMutate, DropRows, Increment, MutateRow, MutateRows, newest
-from shared.contracts.bigtable_options import CellColumn
-from shared.contracts.tables_file import read_tables_file
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +87,3 @@ def test_corrections_are_left_in_more_versions_than_one(workload: WideWorkload) 
     versions = [len(cells) for row in workload.weather.rows.values() for cells in row.get(CORRECTED, {}).values()]
 
     assert max(versions) > HOURLY_WEATHER.versions, "so that the mirror has to leave some out"
-
-
-def test_what_is_reported_of_the_tables_is_what_the_tables_file_says() -> None:
-    file = read_tables_file("\n".join(table.options for table in WIDE_TABLES))
-
-    weather, traffic = (file.options(table.name) for table in WIDE_TABLES)
-    assert (weather.mode, traffic.mode) == ("both", "mirror")
-    assert (weather.bigtable.versions, weather.bigtable.cell_timestamps) == (3, True)
-    assert traffic.bigtable.values == "base64"
-    assert [column.name for column in weather.bigtable.cell_columns] == ["temperature_f", "humidity"]
-    assert traffic.bigtable.cell_columns[0] == CellColumn(
-        name="departures", family=TOTALS, qualifier=b"departures", type="INT64", encoding="big_endian"
-    )
-    assert AIRPORT_TRAFFIC.table.families == {TOTALS: 1, "carriers": 1}

@@ -1,7 +1,6 @@
 """Sequence numbers in columns order exactly as the contracts' own, which follow the document's text one by one."""
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,10 +45,3 @@ def test_numbers_in_their_full_form_go_the_short_way_to_the_same_result(texts: l
     full = ["/".join(f"{section:016X}" for section in filled(text)) for text in texts]
 
     assert comparable(pa.array(full, pa.string())).to_pylist() == comparable(pa.array(texts, pa.string())).to_pylist()
-
-
-@pytest.mark.parametrize(("older", "newer"), [("77", "7B"), ("FFF/B", "FFF/ABC"), ("BA/FFFFFFFF", "ABC")])
-def test_the_documents_examples(older: str, newer: str) -> None:
-    """BigQuery, "Stream table updates with change data capture", examples 1 to 3."""
-    assert str(one(older)) < str(one(newer))
-    assert one(None) is None
