@@ -14,7 +14,6 @@ import pytest
 from shared.contracts.errors import TransientError
 from shared.reading.supervisor import Round
 from shared.runtime.stop import Stop
-from tests.fakes.life import Life
 from tests.unit.reading.owned import OPTIONS
 from tests.unit.reading.toy_source import ToyPartition, ToyProgress, ToyReader, ToyRow, ToyStream
 from tests.unit.reading.toy_topic import ToyPublisher, ToyTopic
@@ -50,7 +49,7 @@ class DistantReader(ToyReader):
     """A reader whose store takes its time for a call."""
 
     def __init__(self, fleet: Fleet, owner: str) -> None:
-        super().__init__(fleet, ToyPublisher(ToyTopic()), replace(OPTIONS, owner=owner), Life())
+        super().__init__(fleet, ToyPublisher(ToyTopic()), replace(OPTIONS, owner=owner))
         self._fleet, self._calling = fleet, asyncio.Lock()
 
     async def survey(self) -> Round[str]:

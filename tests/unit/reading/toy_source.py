@@ -1,37 +1,29 @@
-"""A source in memory: partitions are lists of records, and a position is the number of records that were confirmed."""
+"""A source in memory whose partitions have no records, and never end."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
-from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
-from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
+from shared.reading.publishing import ChangePublisher
 from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.life import Life
 from tests.fakes.reader_metrics import AnyMetrics
-from tests.unit.reading.toy_topic import HEADER
 
 
 @dataclass
 class ToyRow:
     """A partition, and what its readers have saved of it."""
 
-    records: list[str] = field(default_factory=list)
-    children: dict[str, Sequence[str]] | None = None
-    """The records of the partitions that carry on, by their names; None while it has not ended."""
     saved: int = 0
     owner: str | None = None
     fence: int = 0
     free_at: float = 0.0
-    finished: bool = False
     load: float = 0.0
 
 
@@ -41,9 +33,7 @@ class ToyStream:
 
     rows: dict[str, ToyRow]
     readers: dict[str, float] = field(default_factory=dict)
-    renewal_takes: float = 0.0
     paused: bool = False
-    broken: dict[str, Exception] = field(default_factory=dict)  # by which the reading of partitions ends
 
 
 class ToyPartition(OwnedPartition[int]):
@@ -51,10 +41,10 @@ class ToyPartition(OwnedPartition[int]):
 
     def __init__(self, name: str, row: ToyRow) -> None:
         super().__init__(row.saved, row.load)
-        self.name, self.fence, self.claimed_at, self.read = name, row.fence, row.saved, row.saved
+        self.name, self.fence, self.claimed_at = name, row.fence, row.saved
 
     key = property(lambda self: self.name)
-    position = property(lambda self: self.read)
+    position = property(lambda self: self.claimed_at)
     log_fields = property(lambda self: {"partition": self.name})
 
 
@@ -76,11 +66,10 @@ class ToyLeases(PartitionLeases[ToyPartition, ToyProgress]):
 class ToyReader:
     """One reader: a source and its store in one."""
 
-    def __init__(self, stream: ToyStream, publisher: ChangePublisher, options: ReaderOptions, life: Life) -> None:
-        self._stream, self._options, self._life = stream, options, life
+    def __init__(self, stream: ToyStream, publisher: ChangePublisher, options: ReaderOptions) -> None:
+        self._stream, self._options = stream, options
         self._leases = ToyLeases(self, AnyMetrics(), options, lambda: True)
         self._supervisor: Supervisor[str, ToyPartition] = Supervisor(self._leases, publisher, Health(), options)
-        self._publishing = ConfirmedPublishing(publisher, AnyMetrics(), self._supervisor.fail)
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop."""
@@ -94,9 +83,8 @@ class ToyReader:
         """Do nothing before the first survey."""
 
     async def survey(self) -> Round[str]:
-        """Return the partitions that are free, and a fair share of those that are not finished."""
-        self._life.step()
-        now, rows = self._now(), {name: row for name, row in self._stream.rows.items() if not row.finished}
+        """Return the partitions that are free, and a fair share of all."""
+        now, rows = self._now(), self._stream.rows
         self._stream.readers[self._options.owner] = now + self._options.lease.total_seconds()
         shares = Shares(
             loads={name: round(row.load) for name, row in rows.items()},
@@ -108,42 +96,17 @@ class ToyReader:
 
     async def claim(self, due: Sequence[str]) -> Iterable[ToyPartition]:
         """Take those that are still free; each claim has a fence of its own."""
-        self._life.step()
         claimed = []
         for name, row in ((name, self._stream.rows[name]) for name in due):
             if row.free_at <= self._now():
                 row.owner, row.fence = self._options.owner, row.fence + 1
                 row.free_at = self._now() + self._options.lease.total_seconds()
                 claimed.append(ToyPartition(name, row))
-        self._life.step()
         return claimed
 
     async def read(self, owned: ToyPartition, stop: Stop) -> None:
-        """Publish record after record; at the end of the partition store its children, then finish it."""
-        row = self._stream.rows[owned.name]
-        while owned.read < len(row.records) or row.children is None:
-            if error := self._stream.broken.get(owned.name):
-                raise error
-            if owned.read == len(row.records):
-                await asyncio.sleep(0.1)
-                continue
-            change = Change("DELETE", "DELETE", "", "", "", row.records[owned.read], None)
-            owned.read += 1
-            confirm = partial(owned.confirm, [owned.prefix.add(owned.read, 1)])
-            await self._publishing.publish(HEADER, [("", change)], confirm)
-            await owned.room()
-        await owned.end(partial(self._finish, owned, row.children), stop)
-
-    async def _finish(self, owned: ToyPartition, children: Mapping[str, Sequence[str]]) -> Collection[str] | None:
-        for name, records in children.items():
-            self._life.step()
-            self._stream.rows.setdefault(name, ToyRow(list(records), {}))
-        self._life.step()
-        row = self._stream.rows[owned.name]
-        if row.fence != owned.fence:
-            return None
-        row.saved, row.finished = owned.prefix.watermark, True
-        return children.keys()
+        """Read until the partition is released: nothing comes."""
+        await asyncio.Event().wait()
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
         """Do nothing more."""
@@ -153,7 +116,6 @@ class ToyReader:
 
     async def release(self) -> None:
         """Be no reader any more."""
-        self._life.step()
         self._stream.readers.pop(self._options.owner, None)
 
     async def advance(self, progress: Sequence[ToyProgress], *, release: bool = False) -> Collection[str]:
@@ -165,14 +127,12 @@ class ToyReader:
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _write(self, progress: Sequence[ToyProgress], *, release: bool) -> Collection[str]:
-        await asyncio.sleep(0 if release else self._stream.renewal_takes)
-        self._life.step()
         now, lost = self._now(), set()
         for name, fence, position, load in progress:
             row = self._stream.rows[name]
             if row.fence != fence:
                 lost.add(name)
-            elif not row.finished:
+            else:
                 row.saved, row.load = max(row.saved, position), load
                 row.free_at = now if release else now + self._options.lease.total_seconds()
         return lost
