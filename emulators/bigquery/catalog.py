@@ -18,6 +18,8 @@ from emulators.bigquery.intervals import interval_microseconds
 KEY_COLUMNS: Final = 16
 CLUSTERING_COLUMNS: Final = 4
 COLUMNS: Final = 2000
+TIME_TRAVEL: Final = 7 * 86_400 * 1_000_000
+"""For how many microseconds the name of a dropped column is reserved: BigQuery, "Data retention with time travel"."""
 NESTED: Final = 15
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
 _FLEXIBLE_NAME: Final = re.compile(r"""[^!"$()*,./;?@\[\\\]^`{}~\x00-\x08\x0a-\x1f]{1,300}""")
@@ -121,6 +123,8 @@ class Table:
     version: int = 1
     created: int = 0
     modified: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """When columns that are no longer there were dropped, by their names in lower case."""
 
     def __post_init__(self) -> None:
         check_name("table", _TABLE_NAME, self.name.table)
@@ -144,6 +148,11 @@ class Table:
         """Return how old, in microseconds, what a query reads may be; 0 where nothing is set."""
         return interval_microseconds(str(self.properties.get("maxStaleness") or "0-0 0 0:0:0"))
 
+    def without(self, dropped: Collection[str], now: int) -> Mapping[str, int]:
+        """Return whose names are reserved once these columns, in lower case, are dropped, and since when."""
+        reserved = {name: at for name, at in self.dropped.items() if now - at < TIME_TRAVEL}
+        return reserved | {column.name.lower(): now for column in self.columns if column.name.lower() in dropped}
+
     def changed(self, now: int, **changes: object) -> "Table":
         """Return the next version of the definition."""
         changed: Table = replace(self, version=self.version + 1, modified=now, **changes)  # type: ignore[arg-type]
@@ -161,11 +170,20 @@ def check_name(what: str, pattern: re.Pattern[str], name: str) -> None:
         raise invalid(f'Invalid {what} ID "{name}".')
 
 
-def check_added_columns(table: Table, columns: Sequence[Column], dropped: Collection[str] = ()) -> None:
+def check_added_columns(
+    table: Table, columns: Sequence[Column], dropped: Collection[str] = (), reserved: Collection[str] = ()
+) -> None:
     """Refuse a new list of columns that is not the old one with nullable columns added, or relaxed to nullable.
 
-    The same holds of the fields of a STRUCT. ``dropped``: which columns, in lower case, a DROP COLUMN has named.
+    The same holds of the fields of a STRUCT. ``dropped``: which columns, in lower case, a DROP COLUMN has named;
+    ``reserved``: which of these and of those dropped before may not be added again yet.
     """
+    for column in columns:
+        if column.name.lower() in reserved:
+            raise invalid(
+                f"Column `{column.name}` was recently deleted in the table `{table.name.table}`. Deleted column name "
+                "is reserved for up to the time travel duration, use a different column name instead."
+            )
     kept = [column for column in table.columns if column.name.lower() not in dropped]
     _check_added(f"Provided Schema does not match Table {table.name}.", kept, columns, "")
 

@@ -28,7 +28,9 @@ def to_json(saved: Saved) -> str:
         "tables": [
             {
                 "resource": table_resource(table),
-                "kept": {name: getattr(table, name) for name in ("number", "version", "created", "modified")},
+                "kept": {
+                    name: getattr(table, name) for name in ("number", "version", "created", "modified", "dropped")
+                },
             }
             for table in saved.tables
         ],

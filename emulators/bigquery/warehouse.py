@@ -227,9 +227,11 @@ class Warehouse:
             if etag not in ("", "*", table.etag):
                 raise ApiError("conditionNotMet", f"Precondition check failed: table {name} has changed")
             self.updates.count(name)
-            altered = table.changed(self.now(), **change(table))
+            now = self.now()
+            reserved = table.without(dropped, now)
+            altered = table.changed(now, **change(table), dropped=reserved)
             if not table.query:
-                check_added_columns(table, altered.columns, dropped)
+                check_added_columns(table, altered.columns, dropped, reserved)
                 self.storage.alter(table, altered)
             self._tables[name] = altered
             self.visibility.add(altered)

@@ -221,7 +221,7 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     assert found["table stranger: primary key"].level is Level.WARNING
     assert "ADD PRIMARY KEY" in found["table keyless: primary key"].fix
     assert "--clear_label millrace_needs_resync" in found["table anew: pending resync"].fix
-    assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].fix
+    assert f"DROP TABLE `{world.path('conflict')}`" in found["table conflict: column conflict"].fix
     assert "DROP NOT NULL" in found["table strict: column conflict"].fix
     assert "lacks bigquery.tables.get" in found["table denied: rights"].detail
     fine = {one.check: one.detail for one in world.findings()}["table fine"]

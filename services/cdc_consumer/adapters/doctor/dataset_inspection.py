@@ -265,7 +265,8 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
             yield Finding.error(
                 f"table {name}: column conflict",
                 f"{column} is {columns[column].field_type}, Millrace writes {kind}: every change becomes a dead letter",
-                f"{alter} DROP COLUMN `{column}`",
+                "give the source table another name there (TABLES_FILE: name); or, where nothing else needs it, drop "
+                f"it and take a snapshot: DROP TABLE `{table.project}.{table.dataset_id}.{name}`",
             )
     key = set(primary_key_of(table))
     for field in table.schema if ours else ():

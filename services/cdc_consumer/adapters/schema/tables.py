@@ -77,6 +77,8 @@ _EMPTY_COLUMNS: Final = (
     "rows that are there have NULL in them until they change; take a snapshot of the table, unless the source has just "
     "added these columns"
 )
+_RESERVED_NAME: Final = "was recently deleted"
+"""BigQuery's words where a column is added whose name it reserves, since one of that name was dropped lately."""
 HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
 _MOST_ORDERS: Final = 40_320  # of a key of eight columns
@@ -342,7 +344,18 @@ class BigQueryTables:
         found.schema = [*found.schema, *(_field(column) for column in new)]
         masks = definition.masked_columns.label({field.name.upper() for field in found.schema})
         found.labels = {**found.labels, **_labels(definition), **mask_label(found.labels, masks)}
-        widened = self._client.update_table(found, ["schema", "labels"], **ONE_CALL)
+        try:
+            widened = self._client.update_table(found, ["schema", "labels"], **ONE_CALL)
+        except exceptions.BadRequest as error:
+            if _RESERVED_NAME not in str(error.message):
+                raise
+            drop = (
+                "" if definition.append_only else "; or drop the table, so that it is made again, and take a snapshot"
+            )
+            raise TableTroubleError(
+                f"table {self._path(definition)}: {error.message} Its changes wait until then; or give the column "
+                f"another name there (TABLES_FILE: renamed_columns){drop}"
+            ) from error
         more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}
         names = [each.name for each in new]
         structlog.get_logger().info("columns_added", table=definition.identity, columns=names, **more)
@@ -357,9 +370,8 @@ class BigQueryTables:
             path = self._path(definition)
             table = f"`{path.project}.{path.dataset_id}.{path.table_id}`"
             fix = (
-                f"take a snapshot of {definition.mirror_of}: rows that have not changed since have NULL in {other}. To "
-                f"have the values under {name} again, run before it: ALTER TABLE {table} DROP COLUMN IF EXISTS "
-                f"`{name}`, DROP COLUMN `{other}`"
+                f"query {other}, and take a snapshot of {definition.mirror_of}: rows that have not changed since have "
+                f"NULL in it. To have the values under {name} again, run before it: DROP TABLE {table}"
             )
             if definition.append_only:
                 fix = f"query both columns: changes of before are in {name}, and changes of since in {other}"

@@ -1,18 +1,20 @@
 """Rows on their way in while their table is altered."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from emulators.bigquery.append_errors import AppendRefusedError
-from emulators.bigquery.catalog import Table, TableName
+from emulators.bigquery.catalog import TIME_TRAVEL, Table, TableName
 from emulators.bigquery.column_types import Column, column_type
+from emulators.bigquery.errors import ApiError
 from emulators.bigquery.rows import DELETED, Rows
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
 from emulators.bigquery.writer_schema import SEQUENCE_NUMBER
-from tests.unit.emulators.bigquery.warehouses import DEFAULTS, a_warehouse, value_of
+from tests.unit.emulators.bigquery.warehouses import DEFAULTS, Clock, a_warehouse, value_of
 
 
 @pytest.fixture
@@ -58,6 +60,25 @@ def test_rows_read_before_a_column_was_added_are_taken(warehouse: Warehouse, tab
     warehouse.append(table, rows(1))
 
     assert count(warehouse) == 1
+
+
+def test_the_name_of_a_dropped_column_is_reserved_for_seven_days(tmp_path: Path) -> None:
+    clock, add = Clock(), "ALTER TABLE t ADD COLUMN v INT64"
+    drop = "ALTER TABLE t DROP COLUMN v, DROP COLUMN IF EXISTS w"
+    first = Warehouse(clock.now, tmp_path)
+    for statement in ("CREATE SCHEMA d", "CREATE TABLE t (k INT64, v STRING)", drop):
+        run(first, statement, DEFAULTS, {})
+    first.close()
+    again = Warehouse(clock.now, tmp_path)
+    run(again, "ALTER TABLE t ADD COLUMN w INT64", DEFAULTS, {})
+    clock.micros += TIME_TRAVEL - 1
+    with pytest.raises(ApiError, match="recently deleted"):
+        run(again, add, DEFAULTS, {})
+    clock.micros += 1
+    run(again, add, DEFAULTS, {})
+
+    assert [column.name for column in again.table(TableName("p", "d", "t")).columns] == ["k", "w", "v"]
+    again.close()
 
 
 def test_rows_of_a_merge_that_failed_are_not_lost(warehouse: Warehouse, table: Table) -> None:
