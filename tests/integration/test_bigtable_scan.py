@@ -1,12 +1,17 @@
 """Rows read in key order from the real emulator, through the front, page by page: what a snapshot reads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
+import grpc
 import pytest
+from google.cloud.bigtable_v2.types import FeatureFlags
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
+from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS
 from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRow
@@ -111,3 +116,38 @@ def test_samples_end_with_the_size_of_the_table(front: Front) -> None:
 def test_a_table_that_is_not_there_is_a_mistake(front: Front) -> None:
     with pytest.raises(MisconfiguredError, match="NOT_FOUND"):
         scanning(FrontTable(front, f"{INSTANCE}/tables/nothing"), lambda scan: scan.page(ALL_KEYS, 1))
+
+
+@asynccontextmanager
+async def served(answer: Callable[[Any, Any], AsyncIterator[Any]]) -> AsyncIterator[BigtableChannels]:
+    """Give connections to a server whose ReadRows answers so."""
+    server = grpc.aio.server()
+    method = grpc.unary_stream_rpc_method_handler(
+        answer, READ_ROWS.request.FromString, READ_ROWS.response.SerializeToString
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("google.bigtable.v2.Bigtable", {"ReadRows": method}),)
+    )
+    channels = BigtableChannels(f"localhost:{server.add_insecure_port('localhost:0')}")
+    await server.start()
+    try:
+        yield channels
+    finally:
+        await channels.close()
+        await server.stop(None)
+
+
+async def test_a_page_of_rows_that_have_none_of_the_families_ends_where_the_service_says_that_it_is() -> None:
+    """google/bigtable/v2/feature_flags.proto: only a client that asks for it gets a last scanned row."""
+
+    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
+        metadata = dict(context.invocation_metadata())
+        flags = FeatureFlags.deserialize(base64.urlsafe_b64decode(metadata.get("bigtable-features", "")))
+        if flags.last_scanned_row_responses:
+            yield READ_ROWS.response(last_scanned_row_key=b"k07")
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "")
+
+    async with served(answer) as channels:
+        page = await BigtableScan(channels, Table(INSTANCE, "t")).page(KeyRange(b"k", b"l"), 100)
+
+    assert (page.rows, page.read_to) == ([], b"k07")

@@ -7,6 +7,7 @@ each reading of rows costs more than twice as much as the reading does there (0.
 """
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -20,6 +21,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
     BigtableTableAdminGrpcAsyncIOTransport,
 )
 from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcAsyncIOTransport, BigtableGrpcTransport
+from google.cloud.bigtable_v2.types import FeatureFlags
 
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from shared.reading.byte_budget import ByteBudget
@@ -30,6 +32,8 @@ TIMEOUT: Final = 5.0
 
 _DATA: Final = "bigtable.googleapis.com:443"
 _ADMIN: Final = "bigtableadmin.googleapis.com:443"
+_FEATURES: Final = base64.urlsafe_b64encode(FeatureFlags.serialize(FeatureFlags(last_scanned_row_responses=True)))
+"""What the service does for clients that say that they know it: google/bigtable/v2/feature_flags.proto."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,9 @@ class Table:
 
     @property
     def metadata(self) -> Sequence[tuple[str, str]]:
-        """Return what goes with every call, by which the service routes it."""
-        return [("x-goog-request-params", f"table_name={quote(self.name, '')}&app_profile_id={self.app_profile}")]
+        """Return what goes with every call: by what the service routes it, and what this client knows."""
+        routing = f"table_name={quote(self.name, '')}&app_profile_id={self.app_profile}"
+        return [("x-goog-request-params", routing), ("bigtable-features", _FEATURES.decode())]
 
 
 @dataclass(frozen=True, slots=True)
