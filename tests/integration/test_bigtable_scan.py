@@ -13,6 +13,7 @@ from google.cloud.bigtable_v2.types import FeatureFlags
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS
 from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
+from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRow
 from services.bigtable_reader.core.snapshot.snapshot import behind
@@ -151,3 +152,28 @@ async def test_a_page_of_rows_that_have_none_of_the_families_ends_where_the_serv
         page = await BigtableScan(channels, Table(INSTANCE, "t")).page(KeyRange(b"k", b"l"), 100)
 
     assert (page.rows, page.read_to) == ([], b"k07")
+
+
+async def test_rows_are_read_although_a_watched_family_is_not_in_the_table() -> None:
+    """googleapis/java-bigtable #32: Bigtable refuses a filter that names a family which is not there."""
+    asked = []
+
+    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
+        asked.append(request.filter)
+        if request.filter.HasField("chain"):
+            words = f"Error while reading table '{request.table_name}' : Requested column family not found"
+            await context.abort(grpc.StatusCode.NOT_FOUND, words)
+        place = {"family_name": {"value": "g"}, "qualifier": {"value": b"q"}}
+        yield READ_ROWS.response(chunks=[{"row_key": b"k", **place, "value": b"v", "commit_row": True}])
+
+    async with served(answer) as channels:
+        watched, table = Watched(BigtableOptions(families=("f",))), Table(INSTANCE, "t")
+        rows, scan = BigtableRows(channels, table, watched), BigtableScan(channels, table, watched)
+        found = await asyncio.gather(rows.read([b"k"]), rows.read([b"k"]))
+        page = await scan.page(ALL_KEYS, 1)
+        again = await scan.page(ALL_KEYS, 1), await rows.read([b"k"])
+
+    assert [found[0], found[1], page] == [again[1], again[1], again[0]]
+    assert [(key, cells) for key, cells in page.rows] == [(b"k", {"g": {b"q": []}})]
+    assert [one.HasField("chain") for one in asked].count(True) == 3
+    assert not any(one.HasField("chain") for one in asked[-2:])

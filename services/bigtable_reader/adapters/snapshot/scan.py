@@ -9,7 +9,7 @@ from google.cloud.bigtable_v2.types import SampleRowKeysRequest, SampleRowKeysRe
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks
-from services.bigtable_reader.adapters.stream.rows import CELL_BYTES, ArrivingRows, rows_filter
+from services.bigtable_reader.adapters.stream.rows import CELL_BYTES, ArrivingRows, filter_instead, rows_filter
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import Row
 from services.bigtable_reader.core.stream.records import KeyRange
@@ -53,8 +53,8 @@ class BigtableScan:
     async def page(self, keys: KeyRange, most: int) -> ScannedPage:
         """Return the first rows of a range that exist, so many at most."""
         most = max(1, min(most, int(self._most_bytes * _FULL / max(1.0, self._row_bytes))))
-        request = self._request(keys, most)
-        request.filter.CopyFrom(self._filter)
+        request, asked = self._request(keys, most), self._filter
+        request.filter.CopyFrom(asked)
         rows: list[tuple[bytes, Row]] = []
         last: bytes | None = None
         room = self._most_bytes
@@ -88,6 +88,9 @@ class BigtableScan:
                 raise
             return ScannedPage(rows, last)  # what has come has come: the rest is asked for again
         except MisconfiguredError as error:
+            if (instead := filter_instead(asked, error)) is not None:
+                self._filter = instead
+                return await self.page(keys, most)
             if status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
             if last is None:

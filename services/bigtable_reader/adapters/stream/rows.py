@@ -56,7 +56,7 @@ class BigtableRows:
         The rest is left, and at least one is not. TransientError; ReadRefusedError for FAILED_PRECONDITION, of which
         a row of more than 256 MiB is one reason; another MisconfiguredError.
         """
-        keys = sorted(set(row_keys))
+        asked, keys = self._filter, sorted(set(row_keys))
         found: dict[bytes, Row] = {}
         room = self._most_bytes
         try:
@@ -65,6 +65,9 @@ class BigtableRows:
                 if room <= 0 and found:
                     return ReadRows(found, keys[bisect.bisect_right(keys, max(found)) :])
         except MisconfiguredError as error:
+            if (instead := filter_instead(asked, error)) is not None:
+                self._filter = instead
+                return await self.read(row_keys)
             if status_of(error.__cause__)[0] is grpc.StatusCode.FAILED_PRECONDITION:
                 raise ReadRefusedError(error.code, error.message) from error
             raise
@@ -155,6 +158,18 @@ def rows_filter(watched: Watched | None) -> Any:
     both.chain.filters.add(family_name_regex_filter=family_pattern)
     both.chain.filters.add().CopyFrom(newest)
     return both
+
+
+def filter_instead(asked: Any, error: MisconfiguredError) -> Any | None:
+    """Return the filter to ask with instead where a watched family is not in the table; None for another refusal.
+
+    Bigtable refuses to read (googleapis/java-bigtable #32) what it would find nothing of: a family that was dropped, or
+    is not made yet. From then on every family is read, and what is not watched is left out here.
+    """
+    code, message = status_of(error.__cause__)
+    if code is not grpc.StatusCode.NOT_FOUND or "column family" not in message or not asked.HasField("chain"):
+        return None
+    return asked.chain.filters[-1]
 
 
 def portions(row_keys: Sequence[bytes], most: int = _KEYS, most_bytes: int = _KEY_BYTES) -> Iterator[Sequence[bytes]]:
