@@ -43,9 +43,22 @@ GRANT SELECT ON TABLE Orders, Customers TO ROLE mirror;
 GRANT ROLE spanner_info_reader TO ROLE mirror;
 ```
 
+In the PostgreSQL dialect these are:
+
+```sql
+CREATE ROLE mirror;
+GRANT SELECT ON CHANGE STREAM everything TO mirror;
+GRANT EXECUTE ON FUNCTION spanner.read_json_everything TO mirror;
+GRANT SELECT ON TABLE orders, customers TO mirror;
+GRANT spanner_info_reader TO mirror;
+```
+
 `SELECT` on the tables is for snapshots, for updates that are completed, and for `reconcile` and `delete-missing-rows`.
 `spanner_info_reader` shows the reader the whole INFORMATION_SCHEMA. `PARTITION_DATABASE` has to be another database: a
 role cannot create tables. The emulator does not check what a role may do.
+
+`SNAPSHOT_DATA_BOOST` needs the permission `spanner.databases.useDataBoost` beside it: give it by a custom role, since
+the predefined roles that have it also read the whole database.
 
 ## The partition table
 

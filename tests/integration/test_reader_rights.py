@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.spanner_reader.adapters.doctor.inspection import inspect_rights
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
+from services.spanner_reader.adapters.spanner.connection import CallOptions, SpannerChannels, SpannerDatabaseClient
 from shared.runtime.findings import Finding, Level
 from tests.integration.iam_server import Rights, serving_rights
 
@@ -23,11 +23,12 @@ WRITES = {"spanner.databases.beginOrRollbackReadWriteTransaction", "spanner.data
 CHANGES = {"spanner.databases.updateDdl"}
 
 
-def found(rights: Rights, *, writes: bool, makes_tables: bool) -> Finding:
+def found(rights: Rights, *, writes: bool, makes_tables: bool, role: str | None = None) -> Finding:
     async def ask() -> Finding:
         channels = SpannerChannels(rights.address)
         try:
-            return await inspect_rights(SpannerDatabaseClient(NAME, channels), writes=writes, makes_tables=makes_tables)
+            database = SpannerDatabaseClient(NAME, channels, options=CallOptions(role=role))
+            return await inspect_rights(database, writes=writes, makes_tables=makes_tables)
         finally:
             await channels.close()
 
@@ -64,3 +65,14 @@ def test_each_right_that_is_missing_is_named_with_the_role_that_has_it(
     rights.granted = needed
     assert found(rights, writes=writes, makes_tables=makes_tables).level is Level.OK
     assert rights.asked_of == {NAME}
+
+
+def test_with_a_database_role_no_more_is_asked_for_than_the_roles_hold_that_the_fix_names(rights: Rights) -> None:
+    """Google's list of roles: `spanner.fineGrainedAccessUser` and `spanner.databaseRoleUser` hold these three."""
+    rights.granted = {"spanner.databaseRoles.list", "spanner.databases.useRoleBasedAccess", "spanner.databaseRoles.use"}
+    assert found(rights, writes=False, makes_tables=False, role="mirror").level is Level.OK
+
+    rights.granted = set()
+    finding = found(rights, writes=False, makes_tables=False, role="mirror")
+    assert finding.detail == "this identity lacks spanner.databases.useRoleBasedAccess"
+    assert "roles/spanner.fineGrainedAccessUser" in finding.fix

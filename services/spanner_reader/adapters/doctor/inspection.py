@@ -20,8 +20,8 @@ _READS: Final = (
     "spanner.databases.beginReadOnlyTransaction",
 )
 _WRITES: Final = (*_READS, "spanner.databases.beginOrRollbackReadWriteTransaction", "spanner.databases.write")
-_BY_ROLE: Final = ("spanner.sessions.create", "spanner.databases.useRoleBasedAccess")
-"""What else a role may do is no permission of IAM: the other checks find out by asking."""
+_BY_ROLE: Final = ("spanner.databases.useRoleBasedAccess",)
+"""What the role may do is no permission of IAM: the other checks find out by asking."""
 _CHANGES: Final = "spanner.databases.updateDdl"
 _ENOUGH: Final = timedelta(days=3)
 """A weekend, and a day to notice."""
