@@ -27,7 +27,7 @@ from services.spanner_reader.adapters.schema.catalog import (
 )
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, Statement
-from services.spanner_reader.adapters.spanner.dialects import partition_sql
+from services.spanner_reader.adapters.spanner.dialects import partition_sql, stream_grants
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
@@ -130,11 +130,8 @@ class _SpannerInspection:
         what = f"stream {settings.change_stream}: query"
         grant = "grant this identity roles/spanner.databaseReader"
         if settings.database_role is not None:
-            stream, role = settings.change_stream, settings.database_role
-            grant = (
-                f"GRANT SELECT ON CHANGE STREAM {stream} TO ROLE {role}; GRANT EXECUTE ON TABLE FUNCTION READ_{stream} "
-                f"TO ROLE {role}"
-            )
+            dialect, role = self._database.dialect, settings.database_role
+            grant = "; ".join(stream_grants(dialect, settings.change_stream, role))
         if await self._works(what, first, grant):
             self._found.append(Finding.ok(what, "answered"))
 

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from services.spanner_reader.adapters.spanner.dialects import Dialect, partition_ddl, partition_sql
+from services.spanner_reader.adapters.spanner.dialects import Dialect, partition_ddl, partition_sql, stream_grants
 from shared.contracts.errors import MisconfiguredError
+from tests.documents import roles
 from tests.fakes.spanner_client import FakeSpanner
 
 HINTS = {
@@ -40,3 +41,18 @@ def test_the_index_that_the_hint_names_is_made_with_the_table() -> None:
 
     assert googlesql[-1] == "CREATE INDEX IF NOT EXISTS partitions_by_state ON partitions (state)"
     assert postgresql[-1] == 'CREATE INDEX IF NOT EXISTS "partitions_by_state" ON "partitions" (state)'
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_the_page_of_roles_has_the_statements_that_let_a_role_read_a_stream(dialect: Dialect) -> None:
+    grants = stream_grants(dialect, "everything", "mirror")
+
+    assert len(grants) == 2
+    assert "\n".join(f"{grant};" for grant in grants) in roles.text()
+
+
+def test_names_in_upper_case_are_quoted_in_the_grants_of_the_postgresql_dialect() -> None:
+    assert stream_grants(Dialect.POSTGRESQL, "Everything", "mirror") == (
+        'GRANT SELECT ON CHANGE STREAM "Everything" TO mirror',
+        'GRANT EXECUTE ON FUNCTION spanner."read_json_Everything" TO mirror',
+    )

@@ -83,6 +83,20 @@ def quoted(dialect: Dialect, name: str) -> str:
     return f'"{name}"' if dialect is Dialect.POSTGRESQL and name != name.lower() else name
 
 
+def stream_grants(dialect: Dialect, stream: str, role: str) -> Sequence[str]:
+    """Return the statements that let a database role read a change stream: "Fine-grained access control privileges"."""
+    if dialect is Dialect.GOOGLESQL:
+        return (
+            f"GRANT SELECT ON CHANGE STREAM {stream} TO ROLE {role}",
+            f"GRANT EXECUTE ON TABLE FUNCTION READ_{stream} TO ROLE {role}",
+        )
+    function, role = quoted(dialect, f"read_json_{stream}"), quoted(dialect, role)
+    return (
+        f"GRANT SELECT ON CHANGE STREAM {quoted(dialect, stream)} TO {role}",
+        f"GRANT EXECUTE ON FUNCTION spanner.{function} TO {role}",
+    )
+
+
 # Names that are not quoted may be in any case, in both dialects.
 _KEYS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_ORDERING
 FROM INFORMATION_SCHEMA.INDEX_COLUMNS AS c{of_stream}
