@@ -21,6 +21,9 @@ class Refused(grpc.RpcError):
         super().__init__(words)
         self._words = words
 
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.__members__.get(self._words, grpc.StatusCode.INVALID_ARGUMENT)
+
     def details(self) -> str:
         return self._words
 
@@ -60,11 +63,20 @@ def found(table: bigquery.Table, words: str = "") -> dict[str, str]:
     return {one.check: f"{one.detail} -> {one.fix}" for one in findings}
 
 
-@pytest.mark.parametrize("words", ["", "PERMISSION_DENIED", "UNAVAILABLE"])
+@pytest.mark.parametrize("words", ["", "UNAVAILABLE"])
 def test_a_mirror_that_is_read_or_whose_service_does_not_answer_has_no_finding(words: str) -> None:
     assert found(a_table(LARGE, staleness="0-0 0 0:15:0"), words) == {}
     assert found(a_table(LARGE - 1), words) == {}
     assert found(a_table(LARGE, ours=False), NOT_FRESH) == {}
+
+
+def test_where_this_identity_may_not_ask_it_is_not_known_and_the_role_is_named() -> None:
+    channel: Any = Channel("PERMISSION_DENIED")
+    (finding,) = inspect_readers(channel, a_table())
+
+    assert (finding.level, finding.check) == (Level.OK, "readers of mirrors")
+    assert finding.detail.startswith("not known: ")
+    assert "roles/bigquery.readSessionUser on project p lets doctor check" in finding.detail
 
 
 def test_a_large_mirror_without_max_staleness_is_named_with_its_size() -> None:

@@ -215,6 +215,7 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
     if not listed:
         yield Finding.ok(f"tables of {path}", "none yet: they are made as their changes arrive")
     applied = _applied(client, path)
+    of_readers: list[Finding] = []  # a right that is missing is missing for each table
     for name in listed:
         try:
             table = client.get_table(f"{path}.{name}", retry=_NO_RETRY, timeout=_TIMEOUT)
@@ -227,7 +228,10 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
         yield from wrong
         if not wrong:
             yield Finding.ok(f"table {name}", _described(table, applied.get(name)))
-        yield from inspect_readers(storage, table)
+        for finding in inspect_readers(storage, table):
+            if finding not in of_readers:
+                of_readers.append(finding)
+                yield finding
 
 
 def _denied(client: bigquery.Client, table: bigquery.Table) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from shared.contracts.durations import format_duration
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.sizes import format_size
+from shared.pubsub.errors import status_of
 from shared.runtime.findings import Finding
 
 LARGE: Final = 10_000_000_000
@@ -29,7 +30,7 @@ _NOT_FRESH: Final = "un-applied upsert data"
 def inspect_readers(storage: grpc.Channel, table: bigquery.Table) -> Iterator[Finding]:
     """Check whether the Storage Read API reads a mirror now, and what a query of it reads. No row is read.
 
-    An identity that may not read, or a service that does not answer, is no finding: the consumer does not read.
+    A service that does not answer is no finding: the consumer does not read.
     """
     if MIRROR_OF not in table.labels:
         return
@@ -43,7 +44,14 @@ def inspect_readers(storage: grpc.Channel, table: bigquery.Table) -> Iterator[Fi
             "Storage Read API refuses it",
             f'set max_staleness in TABLES_FILE (max_staleness = "15m"; {how})',
         )
-    if _is_refused(storage, table):
+    code, words = _refusal(storage, table)
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        yield Finding.ok(
+            "readers of mirrors",
+            "not known: this identity may make no read session; roles/bigquery.readSessionUser on project "
+            f"{table.project} lets doctor check whether the Storage Read API reads each mirror",
+        )
+    elif _NOT_FRESH in words:
         fix = f'set max_staleness in TABLES_FILE (max_staleness = "15m"; {how})'
         if staleness:
             fix = f"raise max_staleness in TABLES_FILE, or assign background applies a reservation (BACKGROUND): {how}"
@@ -55,7 +63,7 @@ def inspect_readers(storage: grpc.Channel, table: bigquery.Table) -> Iterator[Fi
         )
 
 
-def _is_refused(storage: grpc.Channel, table: bigquery.Table) -> bool:
+def _refusal(storage: grpc.Channel, table: bigquery.Table) -> tuple[grpc.StatusCode | None, str]:
     call = storage.unary_unary(
         _CREATE_READ_SESSION,
         request_serializer=CreateReadSessionRequest.pb().SerializeToString,
@@ -71,5 +79,5 @@ def _is_refused(storage: grpc.Channel, table: bigquery.Table) -> bool:
     try:
         call(request, timeout=_TIMEOUT, metadata=(routing([("read_session.table", path)]),))
     except grpc.RpcError as error:
-        return _NOT_FRESH in (error.details() or "")
-    return False
+        return status_of(error)
+    return None, ""
