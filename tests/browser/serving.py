@@ -31,7 +31,7 @@ def failed(now: int) -> Sequence[DeadLetter]:
     """Return dead letters of four causes, over a day."""
     cause = {
         "reason": Reason.SCHEMA_CONFLICT,
-        "detail": "table pilots has the primary key (name), the source has (id): drop or rename it",
+        "detail": "table pilots has the primary key (name), the source has (id): drop it in BigQuery",
     }
     pilots = [
         _failed(number, now - number * 4 * _MINUTE, {"sequence": 7}, a_header("pilots"), **cause)

@@ -17,7 +17,7 @@ GUIDANCE: Final[Mapping[Reason, str]] = {
     Reason.TOO_MANY_COLUMNS: f"Leave columns out (ignored_columns in TABLES_FILE), {_TABLES_FILE}",
     Reason.BAD_NAME: f"Give the table another name, or leave the column out, in TABLES_FILE; {_TABLES_FILE}",
     Reason.UNSUPPORTED_TYPE: f"Find who published it, or leave the column out in TABLES_FILE; {_TABLES_FILE}",
-    Reason.SCHEMA_CONFLICT: "Do what the detail says, most often drop or rename the table in BigQuery; then replay.",
+    Reason.SCHEMA_CONFLICT: "Do what the detail says, most often drop the table in BigQuery; then replay.",
     Reason.BAD_CHANGE: "Write the row once more at its source, then discard this.",
     Reason.BAD_SEQUENCE: "Find who published it, write the row once more at its source, and discard this.",
     Reason.VALUE_DOES_NOT_FIT: "Correct the row at its source, or edit the dead letter; then replay.",

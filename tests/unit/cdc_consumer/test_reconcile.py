@@ -417,8 +417,8 @@ def test_a_source_without_any_of_the_mirrors_rows_deletes_none_of_them(tmp_path:
     ("key", "held", "applied", "why"),
     [
         (None, {"id": "no base64"}, "", "that key: take a snapshot, and delete missing rows then"),
-        ((None,), {"id": None}, "", "drop or rename the table"),
-        (("1",), {"id": 1}, "by hand", "no sequence of ours ('by hand'): drop or rename the table"),
+        ((None,), {"id": None}, "", "drop the table"),
+        (("1",), {"id": 1}, "by hand", "no sequence of ours ('by hand'): drop the table"),
         (("1",), {"id": 1}, "", ""),
     ],
 )

@@ -81,7 +81,10 @@ class BigQueryMirrorRows:
         if found is None or found.labels.get(HISTORY_OF) != mirror.label:
             return None
         if not is_of_key(found, wanted.primary_key):
-            fix = "it belongs together by another key than its mirror's: rename it, so that it is made again"
+            fix = (
+                "it belongs together by another key than its mirror's: copy it by CREATE TABLE ... AS SELECT, then "
+                "drop it, so that it is made again"
+            )
             structlog.get_logger().warning("history_deletion_skipped", table=wanted.identity, fix=fix)
             return None
         return wanted

@@ -518,7 +518,7 @@ def _check_keys_are_case_sensitive(found: bigquery.Table, seen: TableDefinition)
     if names := [field.name for field in found.schema if field.name.upper() in keys and collated(field)]:
         raise TableTroubleError(
             f"table {seen.identity}: the key {', '.join(names)} does not tell upper from lower case (its COLLATE), so "
-            "rows of different keys would replace each other: drop or rename the table, so that it is made again "
+            "rows of different keys would replace each other: drop the table, so that it is made again "
             "without, and take a snapshot"
         )
 
@@ -577,7 +577,7 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
         raise PoisonRecordError(
             Reason.SCHEMA_CONFLICT,
             f"table {wanted.identity} has the primary key ({', '.join(seen.primary_key)}), "
-            f"the source has ({', '.join(wanted.primary_key)}): drop or rename it in BigQuery, so that it is made "
+            f"the source has ({', '.join(wanted.primary_key)}): drop it in BigQuery, so that it is made "
             "again, or give the source table another name there (TABLES_FILE: name); then replay",
         )
     new = len(_missing(seen, wanted))
@@ -595,6 +595,6 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
                 Reason.SCHEMA_CONFLICT,
                 f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}, and "
                 "there is no other column that its values could go into: it is in the key, or the name of that column "
-                "is taken or too long. Drop or rename the table in BigQuery, so that it is made again, and take a "
+                "is taken or too long. Drop the table in BigQuery, so that it is made again, and take a "
                 "snapshot; or give the source table another name there (TABLES_FILE: name); then replay",
             )

@@ -380,7 +380,7 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
     if document["without_key"]:
         shown.append(
             f"{document['without_key']} hold a NULL in their key: they are no rows of the source's, and no change can "
-            "delete them: drop or rename the table in BigQuery, so that it is made again, and take a snapshot"
+            "delete them: drop the table in BigQuery, so that it is made again, and take a snapshot"
         )
     if document["refused"]:
         shown.append(f"BigQuery has refused the deletion of {document['refused']}")

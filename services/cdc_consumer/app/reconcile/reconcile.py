@@ -53,7 +53,7 @@ _MOST_STANDING: Final = 10_000
 """Once so many stand, no more are inspected: such a table is to be resynced, not repaired."""
 _AFTER_STALENESS: Final = timedelta(seconds=30)
 _HEALED_WITHIN: Final = timedelta(minutes=2)
-_MAKE_AGAIN: Final = "drop or rename the table in BigQuery, so that it is made again, and take a snapshot"
+_MAKE_AGAIN: Final = "drop the table in BigQuery, so that it is made again, and take a snapshot"
 """BigQuery takes no DELETE of a table that it applies changes to."""
 _AHEAD_MICROS: Final = 30_000_000
 """How far ahead of the source's clock an applied sequence may be: a repair waits so long for its time."""

@@ -124,8 +124,8 @@ def check_same_table(header: Header, definition: TableDefinition, label: str) ->
     if theirs != {name.upper(): types[name.upper()] for name in definition.primary_key}:
         raise MisconfiguredError(
             "mirror-key-differs",
-            f"table {definition.identity} has another key than its source ({', '.join(header.primary_key)}): drop or "
-            "rename it in BigQuery, so that it is made again, and take a snapshot again",
+            f"table {definition.identity} has another key than its source ({', '.join(header.primary_key)}): drop "
+            "it in BigQuery, so that it is made again, and take a snapshot again",
         )
 
 
