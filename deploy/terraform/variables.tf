@@ -14,8 +14,8 @@ variable "name" {
   default     = "millrace"
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,10}$", var.name))
-    error_message = "A lower case letter, then 1 to 10 letters, digits and hyphens: the names of service accounts are short."
+    condition     = can(regex("^[a-z][a-z0-9-]{1,9}[a-z0-9]$", var.name))
+    error_message = "3 to 11 lower case letters, digits and hyphens, a letter first, no hyphen last: the names of service accounts are short."
   }
 }
 

@@ -191,3 +191,22 @@ def test_every_resource_of_a_grant_is_one_that_a_resource_of_the_module_grants_o
     ]
 
     assert sorted(chosen) == sorted({resource for line in lines() for resource in line.get("resources", ())})
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("abc", True),
+        ("millrace-eu", True),
+        ("ab", False),
+        ("a-", False),
+        ("abc-", False),
+        ("1bc", False),
+        ("millrace-eu1", False),
+    ],
+)
+def test_a_name_is_one_that_all_that_begins_with_it_may_have(name: str, taken: bool) -> None:
+    text = (MODULE / "variables.tf").read_text(encoding="utf-8")
+    (pattern,) = re.findall(r'regex\("([^"]+)", var\.name\)', text)
+
+    assert bool(re.search(pattern, name)) is taken
