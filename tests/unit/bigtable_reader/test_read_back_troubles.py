@@ -27,13 +27,18 @@ async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_rea
 
 
 @pytest.mark.parametrize("refused_by", ["the reader", "Bigtable"])
-async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter(refused_by: str) -> None:
-    reading = Reading(GatedRows(b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
+async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter_which_holds_up_no_other_row(
+    refused_by: str,
+) -> None:
+    reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}), readings=1)
     reading.rows.refuses = lambda row_keys: refused_by == "Bigtable" and b"b" in row_keys
     reading.dead_letters.open.clear()
     await reading.ask(b"b", 1)
     await some_turns()
-    assert (reading.dead_letters.kept, reading.owned.prefix.outstanding) == ([], 1)
+    await reading.ask(b"a", 2)
+    await asyncio.sleep(1)
+    assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(2))]
+    assert (reading.dead_letters.kept, reading.owned.prefix.outstanding) == ([], 2)  # its place and the one behind it
     reading.dead_letters.open.set()
     await some_turns()
     assert (len(reading.dead_letters.kept), reading.owned.prefix.outstanding) == (1, 0)

@@ -222,10 +222,8 @@ class ReadBack:
         await retried(stop, lambda: self._rows.read([_NO_SUCH_ROW]))
         if waiting.owned.ours:
             why = f"Bigtable does not read this row, and reads others: {error}"
-            await self._dead_letters.keep(
-                [self._images.unreadable(waiting.row_key, waiting.trigger, waiting.version, why)]
-            )
-            self._confirm([waiting])
+            refused = self._images.unreadable(waiting.row_key, waiting.trigger, waiting.version, why)
+            await self._dead_letter([refused], [waiting])
 
     async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, Row]) -> None:
         """Make the images of rows and hand them to the publisher."""
@@ -250,8 +248,11 @@ class ReadBack:
         for header, changes, of in images.values():
             await self._publishing.publish(header, changes, partial(self._confirm, of))
         if refused:
-            await self._dead_letters.keep(refused)
-            self._confirm(dead_letters)
+            await self._dead_letter(refused, dead_letters)
+
+    async def _dead_letter(self, refused: Sequence[RefusedChange], of: Sequence[_Waiting]) -> None:
+        """Begin to dead-letter what was refused, once there is room: what cannot be published keeps no reading."""
+        self._publishing.when_done(await self._dead_letters.begin(refused), partial(self._confirm, of))
 
     def _on_read(self, batch: Sequence[_Waiting], stop: Stop, reading: "asyncio.Task[None]") -> None:
         self._readings.discard(reading)
