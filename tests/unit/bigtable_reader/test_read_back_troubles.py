@@ -1,7 +1,7 @@
 """Readings that fail, last too long, or lose their lease: what is set aside, what is asked for again, what goes on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -90,27 +90,64 @@ async def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
     assert reading.owned.prefix.outstanding == 0
 
 
+class SlowRows(GatedRows):
+    """Rows of which some take so long each time that Bigtable ends the reading."""
+
+    slow: Collection[bytes] = ()
+
+    async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
+        if not set(self.slow).isdisjoint(row_keys):
+            self.readings.append(list(row_keys))
+            await asyncio.sleep(60)
+            raise TransientError("DEADLINE_EXCEEDED")
+        return await super().read(row_keys)
+
+
 async def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_asked_for_until_it_comes() -> None:
-    class Slow(GatedRows):
-        slow = True
-
-        async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
-            if self.slow and b"row 2" in row_keys:
-                self.readings.append(list(row_keys))
-                raise TransientError("DEADLINE_EXCEEDED")
-            return await super().read(row_keys)
-
-    slow = Slow()
+    slow = SlowRows()
+    slow.slow = [b"row 2"]
     reading = Reading(slow, readings=1)
     await reading.ask_for_each(*rows(8))
-    await asyncio.sleep(300)
+    await asyncio.sleep(600)
     assert len(reading.published()) == 7
     assert reading.owned.prefix.outstanding == 6  # its place and those behind it
     assert slow.readings[-1] == [b"row 2"]
-    slow.slow = False
-    await asyncio.sleep(60)
+    slow.slow = []
+    await asyncio.sleep(120)
     assert reading.published()[7:] == [("DELETE", '{"row_key":"row 2"}', sequence(3))]
     assert reading.owned.prefix.outstanding == 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_more_such_rows_than_readings_hold_up_no_other_nor_what_comes_of_these_later(together: bool) -> None:
+    slow = SlowRows(other=ROW)
+    slow.slow = rows(20)
+    reading = Reading(slow, readings=2)
+    reading.owned = an_owned(seconds=10_000)
+    for number, row_key in enumerate(slow.slow, 1):
+        await reading.ask(row_key, number)
+        await asyncio.sleep(0 if together else 1)
+    await asyncio.sleep(6_000)
+    assert reading.published() == []
+    await reading.ask(b"other", 21)
+    await reading.ask(b"row 3", 22)  # while its reading is under way
+    await some_turns()
+    assert reading.published() == [("UPSERT", '{"row_key":"other"}', sequence(21))]
+    slow.slow = []
+    await asyncio.sleep(120)
+    versions = [number for _op, key, number in reading.published() if key == '{"row_key":"row 3"}']
+    assert versions == [sequence(4), sequence(22)]
+    assert len(reading.published()) == 22
+    assert reading.owned.prefix.outstanding == 0
+
+
+async def test_a_slow_row_of_a_lost_partition_is_asked_for_no_more() -> None:
+    slow = SlowRows()
+    slow.slow = [b"row 0"]
+    reading = Reading(slow)
+    await reading.ask(b"row 0", 1, an_owned(seconds=100))
+    await asyncio.sleep(1_000)
+    assert len(slow.readings) == 2
 
 
 async def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_and_the_others_go_on() -> None:

@@ -39,6 +39,8 @@ _REST: Final = 0.01
 _MANY: Final = 32
 _LONGER: Final = 10
 """Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
+_ATTEMPTS: Final = 3
+"""That fail one after the other, the last for a row alone, before the row counts as slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class ReadBack:
         self._records = 0
         self._being_read: set[_Row] = set()
         self._readings: set[asyncio.Task[None]] = set()
+        self._slow: list[_Waiting] = []
+        """Rows that often did not come alone: one more reading asks for them, so they take the place of no others."""
+        self._slow_reading: asyncio.Task[None] | None = None
+        """That of those rows; None, or over, where there are none."""
         self._room = asyncio.Event()
         self._is_due = False
         self._interval = _REST
@@ -145,7 +151,7 @@ class ReadBack:
     def _begin_readings(self, stop: Stop) -> None:
         self._is_due = False
         loop = asyncio.get_running_loop()
-        while self._waiting and len(self._readings) < self._limits.readings:
+        while self._waiting and len(self._readings - {self._slow_reading}) < self._limits.readings:
             if len(self._waiting) < self._at_once:
                 if (now := loop.time()) < self._next_read_at:
                     if self._waiting_for_interval is None:
@@ -157,9 +163,13 @@ class ReadBack:
                 return
             if not batch:
                 continue
-            reading = loop.create_task(self._read(batch, stop), name="read back")
-            self._readings.add(reading)
-            reading.add_done_callback(partial(self._on_read, batch, stop))
+            self._begin_reading(batch, stop)
+
+    def _begin_reading(self, rows: list[_Waiting], stop: Stop) -> "asyncio.Task[None]":
+        reading = asyncio.create_task(self._read(rows, stop), name="read back")
+        self._readings.add(reading)
+        reading.add_done_callback(partial(self._on_read, stop))
+        return reading
 
     def _interval_ended(self, stop: Stop) -> None:
         self._waiting_for_interval = None
@@ -170,7 +180,7 @@ class ReadBack:
         """Return how many rows are read at once, as large as they are."""
         return max(1, min(self._limits.rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
 
-    def _next(self) -> Sequence[_Waiting] | None:
+    def _next(self) -> list[_Waiting] | None:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
 
         None where all are being read; none at all where those were of partitions that are no longer ours, and there
@@ -191,31 +201,53 @@ class ReadBack:
         self._room.set()
         return batch
 
-    async def _read(self, batch: Sequence[_Waiting], stop: Stop) -> None:
-        """Read a batch of rows, and hand the images of what came to the publisher before more of it is read.
+    async def _read(self, left: list[_Waiting], stop: Stop) -> None:
+        """Read rows, and hand the images of what came to the publisher before more of them is read.
 
         The versions of what is read later stand all the same: it is read after them.
         """
-        left, at_once = list(batch), len(batch)
+        at_once = len(left)
         while left:
+            asked: list[_Waiting] = []
             try:
                 async for attempt in retrying_async(stop):
                     with attempt:
+                        self._ask_again(asked, left, attempt.retry_state.attempt_number > _ATTEMPTS, stop)
                         asked = left[:at_once]
+                        if not asked:
+                            return
+                        del left[:at_once]
                         at_once = max(1, at_once // 2)  # unless it succeeds: what takes too long takes less of fewer
-                        left = left[len(asked) :] + asked  # and is asked for again when the others have come
                         read = await self._rows.read([waiting.row_key for waiting in asked])
             except ReadRefusedError as error:
-                if len(asked) == 1:
-                    await self._refuse(asked[0], error, stop)
-                    left.remove(asked[0])
-                    at_once = len(left)
+                if len(asked) > 1:
+                    left += asked
+                    continue
+                await self._refuse(asked[0], error, stop)
+                at_once = len(left)
+                self._over(asked, stop)
                 continue
             at_once = 2 * len(asked)
             come = [waiting for waiting in asked if waiting.row_key not in read.left]
-            others = left[: -len(asked)]
-            left = [waiting for waiting in asked if waiting.row_key in read.left] + others
+            left[:0] = [waiting for waiting in asked if waiting.row_key in read.left]
             await self._hand_over(come, read.found)
+            self._over(come, stop)
+
+    def _ask_again(self, failed: Sequence[_Waiting], left: list[_Waiting], often: bool, stop: Stop) -> None:
+        """Put rows that did not come behind the others; one that often did not come alone, behind the slow ones."""
+        ours = _ours(failed)
+        self._over([waiting for waiting in failed if waiting.owned not in ours], stop)
+        if often and len(failed) == 1:
+            left = self._slow
+        left += [waiting for waiting in failed if waiting.owned in ours]
+        if self._slow and (self._slow_reading is None or self._slow_reading.done()):
+            self._slow_reading = self._begin_reading(self._slow, stop)
+
+    def _over(self, rows: Sequence[_Waiting], stop: Stop) -> None:
+        """Let rows be read again that were asked for meanwhile."""
+        if rows:
+            self._being_read.difference_update((id(waiting.owned), waiting.row_key) for waiting in rows)
+            self._begin_readings(stop)
 
     async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:
         """Set a row aside that alone cannot be read; the error itself if no other row can be read either."""
@@ -254,9 +286,8 @@ class ReadBack:
         """Begin to dead-letter what was refused, once there is room: what cannot be published keeps no reading."""
         self._publishing.when_done(await self._dead_letters.begin(refused), partial(self._confirm, of))
 
-    def _on_read(self, batch: Sequence[_Waiting], stop: Stop, reading: "asyncio.Task[None]") -> None:
+    def _on_read(self, stop: Stop, reading: "asyncio.Task[None]") -> None:
         self._readings.discard(reading)
-        self._being_read.difference_update((id(waiting.owned), waiting.row_key) for waiting in batch)
         if not reading.cancelled() and (error := reading.exception()) is not None:
             self._publishing.fail(error)
             return
