@@ -62,7 +62,6 @@ async def test_status_shows_a_stream_before_during_and_after_its_reading(
         assert (code, reading["state"]) == (0, "reading")
         assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
         assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
-        assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
         assert reading["unread"] == [str(released.stream_range.range)]
         assert reading["lag_seconds"] < reading["retention_seconds"]
         (snapshot,) = reading["snapshots"]

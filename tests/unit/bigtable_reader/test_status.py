@@ -38,7 +38,7 @@ def running(owner: str, *, behind: int = 0) -> Saved:
 
 def test_a_stream_that_was_never_begun_is_not_started() -> None:
     shown = document("s", a_survey(), DAY, NOON)
-    assert (shown["state"], shown["low_watermark"], shown["uncovered"]) == ("not started yet", None, [])
+    assert (shown["state"], shown["low_watermark"], shown["unread"]) == ("not started yet", None, [])
     assert exit_code(shown) == 1
     assert list(lines(shown)) == [
         "s: not started yet at 2023-11-14T22:13:20Z",
@@ -61,23 +61,12 @@ def test_each_stream_range_is_in_one_state_and_owners_are_reported() -> None:
     assert shown["partitions"] == {"READY": 2, "RUNNING": 1, "CLOSING": 0, "WAITING": 2}
     assert shown["readers"] == [{"owner": "one", "partitions": 1}, {"owner": "two", "partitions": 0}]
     assert (shown["state"], shown["lag_seconds"]) == ("reading", 60)
-    assert (shown["uncovered"], shown["covered_twice"], shown["unread"]) == ([], [], ["[b, end)"])
+    assert shown["unread"] == ["[b, end)"]
     assert exit_code(shown) == 0
     assert "keys that no reader holds now: [b, end)" in list(lines(shown))
-    assert "keys that no partition covers: none; that two cover: none" in list(lines(shown))
     out = StringIO()
     print_answer(shown, lines(shown), True, out)
     assert msgspec.json.decode(out.getvalue()) == shown
-
-
-def test_a_hole_and_what_is_covered_twice_are_shown_and_no_success() -> None:
-    survey = a_survey(
-        a_stream_range("a", LEFT), a_stream_range("b", KeyRange(b"a", b"b")), a_stream_range("c", RIGHT), readers="one"
-    )
-    shown = document("s", survey, DAY, NOON)
-    assert (shown["uncovered"], shown["covered_twice"]) == (["[b, d)"], ["[a, b)"])
-    assert exit_code(shown) == 1
-    assert "keys that no partition covers: [b, d); that two cover: [a, b)" in list(lines(shown))
 
 
 @pytest.mark.parametrize(("readers", "behind", "code"), [("one", 60, 0), ("", 60, 1), ("one", 13 * 3600, 1)])
@@ -102,7 +91,6 @@ def test_what_a_dead_reader_owns_and_what_has_just_ended_is_unread() -> None:
 
     assert document("s", survey, DAY, NOON)["unread"] == ["[, b)", "[d, end)"]
     assert registry.get_sample_value("millrace_reader_unread_ranges") == 2
-    assert registry.get_sample_value("millrace_reader_uncovered_ranges") == 0
 
 
 @pytest.mark.parametrize(("behind", "code"), [(60, 0), (13 * 3600, 1)])

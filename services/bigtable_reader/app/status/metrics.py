@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.bigtable_reader.app.status.status import STATES, pending_resync, state
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import (
     ChangeKind,
     CloseStream,
@@ -40,9 +40,6 @@ class BigtableReaderMetrics(ReaderMetrics):
         self._heartbeats, self._closings = self._records.labels("heartbeat"), self._records.labels("close_stream")
         self._rows = counter("millrace_reader_rows_read_back", "Rows that were read back after a change.")
         self._asked = counter("millrace_reader_read_backs_requested", "Records whose row was to be read back.")
-        self._uncovered = gauge(
-            "millrace_reader_uncovered_ranges", "Key ranges that no partition covers, which is always 0."
-        )
         self._unread = gauge("millrace_reader_unread_ranges", "Key ranges that no running reader has leased.")
         self._reconciled = counter(
             "millrace_partitions_reconciled", "Partitions that had waited for a merge that did not come."
@@ -98,7 +95,6 @@ class BigtableReaderMetrics(ReaderMetrics):
         states = Counting(state(stream_range, survey) for stream_range in survey.stream_ranges)
         low, now = Nanoseconds(low_watermark * 1_000), Nanoseconds(self._clock.now() * 1_000)
         self._reached({name: states[name] for name in STATES}, low, now)
-        self._uncovered.set(len(uncovered(stream_range.range for stream_range in survey.stream_ranges)))
         self._unread.set(len(unread(survey)))
         self._stalled.set(stalled_for.total_seconds())
         self._paused.set(survey.paused_since is not None)

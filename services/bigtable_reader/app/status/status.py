@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from services.bigtable_reader.app.snapshot.snapshot_status import summary_lines
 from services.bigtable_reader.core.schema.resync import fix_of
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, StreamRange, overlapping, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, StreamRange
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.sharing import low_watermark, unread
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -47,7 +47,6 @@ def document(
     ``snapshots``: how far the latest one is.
     """
     states = Counter(state(stream_range, survey) for stream_range in survey.stream_ranges)
-    ranges = [stream_range.range for stream_range in survey.stream_ranges]
     started = bool(survey.stream_ranges)
     low = low_watermark(survey) if started else now
     lag = max(0, now - low) / _SECOND
@@ -61,8 +60,6 @@ def document(
         "paused_since": None if survey.paused_since is None else _shown(survey.paused_since),
         "now": _shown(now),
         "partitions": {name: states[name] for name in STATES},
-        "uncovered": [str(one) for one in uncovered(ranges)] if started else [],
-        "covered_twice": [str(one) for _other, one in overlapping(ranges)],
         "unread": [str(one) for one in unread(survey)] if started else [],
         "readers": [{"owner": owner, "partitions": leased[owner]} for owner in owners],
         "low_watermark": _shown(low) if started else None,
@@ -95,19 +92,17 @@ def _shown(time: Microseconds) -> str:
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if a reader reads or none is to, all keys are covered once, in time, and no resync is due; else 1.
+    """Return 0 if a reader reads or none is to, in time, and no resync is due; else 1.
 
     Keys that no reader reads just now are none of that: they are taken within a lease, or fall behind.
     """
-    return int(needs_attention(shown) or bool(shown["uncovered"] or shown["covered_twice"]))
+    return int(needs_attention(shown))
 
 
 def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield from state_lines(shown)
     if shown["state"] != NOT_STARTED:
-        holes, twice = ", ".join(shown["uncovered"]), ", ".join(shown["covered_twice"])
-        yield f"keys that no partition covers: {holes or 'none'}; that two cover: {twice or 'none'}"
         yield f"keys that no reader holds now: {', '.join(shown['unread']) or 'none'}"
     yield from progress_lines(shown)
     for one in shown["snapshots"]:
