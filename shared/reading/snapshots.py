@@ -47,6 +47,8 @@ _SURVEY_PAUSE: Final = 10
 """The next survey begins so many times later than the last one took: surveys take a tenth of the time at most."""
 _OPERATOR: Final = timedelta(minutes=1)
 """How long a range waits after an error that only an operator can remove, such as a missing right."""
+_ATTEMPTS: Final = 10
+"""To read a range on from one place, before others come first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +280,8 @@ class Snapshots(Generic[RangeT, SurveyT]):
         self._stop = stop
         self._options = options
         self._owned: dict[Hashable, RangeT] = {}
+        self._later: set[Hashable] = set()
+        """Ranges whose reading did not get on: they are claimed again when this reader finds no others."""
         self._publisher = SnapshotPublisher(publisher, options, self._owned, self._fail)
         self._saving = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -365,17 +369,22 @@ class Snapshots(Generic[RangeT, SurveyT]):
         room = self._options.ranges - len(self._owned)
         if room <= 0:
             return
-        for owned in await self.source.claim(self._owned.keys(), room):
+        claimed = await self.source.claim(self._owned.keys() | self._later, room)
+        if not claimed:
+            self._later.clear()
+        for owned in claimed:
             self._owned[owned.place] = owned
             owned.task = asyncio.create_task(self._follow(owned), name=f"snapshot, {owned.names}")
             owned.task.add_done_callback(partial(self._on_task_done, owned))
 
     async def _release_paused(self) -> None:
-        """Read no more of what is paused; its progress is kept, and reading continues from there when it is resumed.
+        """Read no more of what is paused, or does not get on; its progress is kept, and reading continues from there.
 
         A lease that cannot be released is not renewed either: it expires.
         """
-        paused = self.source.paused([one for one in self._owned.values() if not one.over and not one.complete])
+        reading = [one for one in self._owned.values() if not one.over and not one.complete]
+        paused = self.source.paused(reading)
+        paused = [one for one in reading if one in paused or one.place in self._later]
         for one in paused:
             one.over = True
         await _cancel(_tasks(paused))
@@ -424,10 +433,16 @@ class Snapshots(Generic[RangeT, SurveyT]):
 
     async def _follow(self, owned: RangeT) -> None:
         """Read a range to its end, until all of it is confirmed."""
+        place, attempts = owned.read_to, 0
         while True:
             try:
                 async for attempt in retrying_async(self._stop, name=f"read snapshot, {owned.names}"):
                     with attempt:
+                        attempts = attempts + 1 if owned.read_to == place else 1
+                        place = owned.read_to
+                        if attempts > _ATTEMPTS:
+                            self._later.add(owned.place)
+                            self._wake.set()
                         if not await self.source.read(owned, self._publisher):
                             self._lose([owned.place])
                             return

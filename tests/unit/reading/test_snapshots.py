@@ -217,6 +217,31 @@ async def test_a_reading_that_fails_goes_on_behind_the_last_row_that_was_read(
     assert world.topic.published == ["0", "1", "2", "3"]
 
 
+async def test_more_ranges_that_do_not_get_on_than_are_read_at_once_hold_up_no_other_and_are_tried_until_they_do() -> (
+    None
+):
+    world = ToySnapshots(ranges=6)
+    world.failing = {"0", "1", "2"}
+    async with reading(world.reader()):
+        await asyncio.sleep(600)
+        assert {place for place, one in world.ranges.items() if not one.done} == world.failing
+        world.failing = set()
+        await asyncio.sleep(600)
+        assert all(one.done for one in world.ranges.values())
+    assert sorted(world.topic.published, key=int) == [str(key) for key in range(24)]
+
+
+async def test_a_reader_that_can_read_nothing_has_no_more_ranges_than_it_reads_at_once_and_claims_them_seldom() -> None:
+    world = ToySnapshots(ranges=6)
+    world.failing = set(world.ranges)
+    async with reading(world.reader()):
+        for _minute in range(60):
+            await asyncio.sleep(60)
+            assert sum(world.owners().values()) <= world.options.ranges
+    assert set(world.claims) == world.failing
+    assert len(world.claims) < 60 * 60 / 5  # no more than saves
+
+
 async def test_what_cannot_be_saved_or_announced_just_now_is_tried_again() -> None:
     world = ToySnapshots()
     world.save_error = TransientError("UNAVAILABLE")

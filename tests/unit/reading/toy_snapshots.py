@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from shared.contracts.change_batch import Change
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.snapshots import OwnedRange, SnapshotOptions, SnapshotPublisher, Snapshots, wait_for_operator
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
@@ -46,6 +46,9 @@ class ToySnapshots:
         self.save_error: Exception | None = None
         self.release_error: Exception | None = None
         self.read_errors: list[Exception] = []
+        self.failing: set[Hashable] = set()
+        """Ranges of which no reading gets on."""
+        self.claims: list[Hashable] = []
         self.announce_errors: list[Exception] = []
 
     def reader(self, owner: str = "a", life: Life | None = None) -> Snapshots[OwnedRange[int], Mapping[str, ToyRange]]:
@@ -90,7 +93,8 @@ class ToySnapshotSource:
             for place, one in self.world.ranges.items()
             if not one.done and one.free_at <= _now() and place not in {*owned, *self.world.paused}
         ]
-        for _place, one in free[:most]:
+        for place, one in free[:most]:
+            self.world.claims.append(place)
             one.owner, one.free_at = self.owner, _now() + self.world.options.lease.total_seconds()
         self.life.step()
         return [OwnedRange(place, one.last, one.rows, range=place) for place, one in free[:most]]
@@ -122,6 +126,8 @@ class ToySnapshotSource:
             page = keys[first : first + publisher.page_rows]
             await publisher.wait_for_room(len(page))
             self.life.step()
+            if owned.place in self.world.failing:
+                raise TransientError("DEADLINE_EXCEEDED")
             if self.world.read_errors:
                 raise self.world.read_errors.pop()
             confirm = owned.take(page[-1], len(page), ROW_BYTES * len(page))
