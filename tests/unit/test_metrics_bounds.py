@@ -12,8 +12,7 @@ from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import MOST_TABLES, OTHER_TABLES, PublishingMetrics, count_runtime
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
-
-TROUBLE = TableNote(deferred="PERMISSION_DENIED")
+from tests.unit.cdc_consumer.status_world import WAITS, World
 
 
 @pytest.mark.parametrize("register", SERVICES.values(), ids=SERVICES)
@@ -59,21 +58,23 @@ def test_every_metric_is_named_and_described_as_prometheus_wants_it() -> None:
 
 def test_tables_in_trouble_are_shown_up_to_a_limit_and_all_are_counted() -> None:
     registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry, SystemClock())
+    world = World()
+    status = world.status
+    ConsumerMetrics(registry, world.clock).show_tables(status.failing, status.refused, status.pending_resync)
 
     def shown() -> set[str]:
         found = (one.samples for one in registry.collect() if "failing_since" in one.name)
         return {sample.labels["table"] for samples in found for sample in samples}
 
-    metrics.take(Report(counts=Counts(tables={f"table_{number}": TROUBLE for number in range(1_000)})))
+    world.take(Counts(tables={f"table_{number}": WAITS for number in range(1_000)}))
     assert len(shown()) == MOST_TABLES
     assert registry.get_sample_value("millrace_consumer_failing_tables") == 1_000
 
-    metrics.take(Report(counts=Counts(tables={f"table_{number}": TableNote() for number in range(1_000)})))
+    world.take(Counts(tables={f"table_{number}": TableNote() for number in range(1_000)}))
     assert shown() == set()
     assert registry.get_sample_value("millrace_consumer_failing_tables") == 0
 
-    metrics.take(Report(counts=Counts(tables={"another": TROUBLE})))
+    world.take(Counts(tables={"another": WAITS}))
     assert shown() == {"another"}
 
 

@@ -159,7 +159,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
         settings.refused_after,
     )
 
-    metrics.show_tables(status.refused, status.pending_resync)
+    metrics.show_tables(status.failing, status.refused, status.pending_resync)
     health.not_ready_while(status.not_pulled)
 
     def read_watermarks() -> Mapping[str, datetime]:

@@ -18,7 +18,7 @@ from tests.fakes.durable_bytes import FakeDurableBytes
 from tests.unit.cdc_consumer.world import NOW, SetClock
 
 MICROS = NOW // 1000
-WAITS = TableNote(deferred="PERMISSION_DENIED")
+WAITS = TableNote(deferred="PERMISSION_DENIED", again_at=MICROS + 30_000_000)
 LATEST = Applied(MICROS - 3_000_000, MICROS - 2_500_000, MICROS - 1_000_000)
 
 

@@ -137,7 +137,7 @@ def test_a_junk_batch_that_names_a_real_table_does_not_make_it_look_refused(head
     metrics = ConsumerMetrics(registry := CollectorRegistry(), consumer.clock)
     for quiet in (True, False):
         world = StatusWorld()
-        metrics.show_tables(world.status.refused, world.status.pending_resync)
+        metrics.show_tables(world.status.failing, world.status.refused, world.status.pending_resync)
         world.mirrors = [Mirror("planes", MICROS)] if quiet else []
         world.states()
         for tables in counts[quiet:]:

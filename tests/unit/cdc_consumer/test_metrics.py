@@ -31,7 +31,6 @@ COUNTS = Counts(
     dead_letters={"undecodable": 1},
     acked=4,
     deferred=1,
-    tables={"planes": TableNote(deferred="PERMISSION_DENIED")},
     max_commit_timestamp=1_700_000_000_000_000,
 )
 
@@ -109,7 +108,6 @@ def test_metrics_add_up_the_counts(metrics: Metrics) -> None:
     assert metrics.shown("dead_letters_total", reason="undecodable") == 2
     leases = [metrics.shown(f"leases_{what}_total") for what in ("acquired", "acked", "nacked", "released")]
     assert leases == [10, 8, 2, 0]
-    assert metrics.shown("consumer_failing_tables") == 1
     assert metrics.shown("consumer_latest_commit_timestamp_seconds") == 1_700_000_000
     assert metrics.consumer.left() == {"taken": 10, "acked": 8, "deferred": 2, "released": 0, "left": 0}
 
@@ -130,18 +128,6 @@ def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have(
     metrics.clock.pass_time(timedelta(minutes=2))
     connections_left = metrics.shown("consumer_append_connections")
     assert connections_left == 2, "b has not been heard of for longer than an idle connection lives"
-
-
-def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well(metrics: Metrics) -> None:
-    waits, healthy = TableNote(deferred="NOT_FOUND"), TableNote()
-    metrics.take(Counts(messages=1, tables={"planes": waits, "airports": waits}))
-    metrics.clock.pass_time(timedelta(seconds=30))
-    metrics.take(Counts(messages=1, tables={"planes": waits, "airports": healthy, "others": healthy}))
-    metrics.take(Counts(taken=1))
-
-    name = "consumer_table_failing_since_timestamp_seconds"
-    assert [metrics.shown(name, table=table) for table in ("planes", "airports")] == [NOW / 1e9, None]
-    assert metrics.shown("consumer_failing_tables") == 1
 
 
 def test_how_long_changes_take_is_counted_by_table_and_stage(metrics: Metrics) -> None:

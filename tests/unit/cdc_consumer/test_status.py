@@ -118,7 +118,7 @@ def test_a_change_is_unapplied_since_its_write_until_the_watermark_has_passed_it
 def test_since_is_when_it_began_until_it_is_healthy_again(world: World) -> None:
     world.take(Counts(tables={"planes": WAITS}))
     world.clock.pass_time(timedelta(minutes=1))
-    world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND")}))
+    world.take(Counts(tables={"planes": replace(WAITS, deferred="NOT_FOUND")}))
     (trouble,) = world.table("planes")["troubles"]
     assert (trouble["since"], trouble["why"]) == (format_timestamp(NOW), "NOT_FOUND")
 
@@ -165,7 +165,7 @@ def test_what_was_deferred_holds_up_a_deletion_until_it_has_come_again_though_it
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
     world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     for _ in range(2):
-        world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND", unfit="schema_conflict: x")}))
+        world.take(Counts(tables={"planes": replace(WAITS, unfit="schema_conflict: x")}))
         world.clock.pass_time(timedelta(minutes=1))
 
     assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "pending resync"]
@@ -202,9 +202,42 @@ def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_recreated(wo
     assert world.status.troubled() == set()
 
 
+def test_a_table_that_fails_is_a_gauge_until_any_process_finds_it_healthy(world: World) -> None:
+    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
+    metrics.show_tables(world.status.failing, world.status.refused, world.status.pending_resync)
+    world.take(Counts(messages=1, tables={"planes": WAITS, "airports": WAITS}))
+    world.clock.pass_time(timedelta(seconds=30))
+    world.take(Counts(messages=1, tables={"planes": WAITS, "airports": TableNote(), "others": TableNote()}))
+    world.take(Counts(taken=1))
+
+    name = "millrace_consumer_table_failing_since_timestamp_seconds"
+    since = [registry.get_sample_value(name, {"table": table}) for table in ("planes", "airports")]
+    assert since == [NOW / 1e9, None]
+    assert registry.get_sample_value("millrace_consumer_failing_tables") == 1
+
+
+def test_what_was_deferred_and_has_not_come_again_for_half_an_hour_is_forgotten(world: World) -> None:
+    """Another consumer of the subscription has applied it, or it is a dead letter."""
+    metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
+    metrics.show_tables(world.status.failing, world.status.refused, world.status.pending_resync)
+    shown = []
+    world.take(Counts(tables={"planes": WAITS}))
+    for minutes in (31, 1):
+        world.clock.pass_time(timedelta(minutes=minutes))
+        failing = registry.get_sample_value("millrace_consumer_failing_tables")
+        shown.append((world.states(), world.status.troubled(), world.status.deferred(), failing))
+
+    assert shown == [
+        ({"planes": "deferred"}, {"planes"}, {"planes": "PERMISSION_DENIED"}, 1),
+        ({"planes": "running"}, set(), {}, 0),
+    ]
+    world.take(Counts(tables={"planes": replace(WAITS, again_at=MICROS + 3_600_000_000)}))
+    assert world.table("planes")["troubles"][0]["since"] == "2026-11-21T12:32:05Z"
+
+
 def test_what_lacks_rows_or_is_gone_is_counted_for_the_alert(world: World) -> None:
     metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
-    metrics.show_tables(world.status.refused, world.status.pending_resync)
+    metrics.show_tables(world.status.failing, world.status.refused, world.status.pending_resync)
     shown = []
     planes, crew = Mirror("planes", MICROS), Mirror("crew", MICROS)
     for mirrors in (

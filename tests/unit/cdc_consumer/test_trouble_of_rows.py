@@ -46,7 +46,7 @@ def test_a_row_that_always_fails_on_a_quiet_table_is_found_by_what_an_earlier_ta
     assert reports == [(1, (), 0)] * 9 + [(0, (), 1)]
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
     assert world.names() == {3: "name 1"}
-    assert world.apply(a_message(a_change(4))).tables_healthy == ("planes",)
+    assert world.apply(a_message(a_change(4))).acked == 1
 
 
 def test_a_row_that_fails_when_its_tables_trouble_has_ended_is_found_too(world: World) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import APPEND_SECONDS, Appends, Report, newest_heartbeats, stages
@@ -62,6 +62,26 @@ class AppendTimes:
         )
 
 
+class FailingSince:
+    """Since when the messages of each table are nacked."""
+
+    def __init__(self) -> None:
+        self.tables: Callable[[], Mapping[str, int]] = dict
+        """Return them, and since when in microseconds, the longest first."""
+        self._labelnames = ("table",)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what there is, for a registry."""
+        metric = GaugeMetricFamily(
+            "millrace_consumer_table_failing_since_timestamp_seconds",
+            "Unix time since when a table's messages are nacked, for the first hundred tables.",
+            labels=self._labelnames,
+        )
+        for table, since in islice(self.tables().items(), MOST_TABLES):
+            metric.add_metric((table,), since / 1e6)
+        yield metric
+
+
 class ConsumerMetrics:
     """Adds up what the processes report."""
 
@@ -92,11 +112,8 @@ class ConsumerMetrics:
         self._tables_in_trouble = gauge(
             "millrace_consumer_failing_tables", "Tables whose messages are nacked at present."
         )
-        self._trouble_since = gauge(
-            "millrace_consumer_table_failing_since_timestamp_seconds",
-            "Unix time since when a table's messages are nacked, for the first hundred tables.",
-            ["table"],
-        )
+        self._failing_since = FailingSince()
+        registry.register(self._failing_since)
         self._tables_refused = gauge(
             "millrace_consumer_refused_tables", "Tables whose changes are dead-lettered at present."
         )
@@ -111,8 +128,6 @@ class ConsumerMetrics:
             registry=registry,
         )
         self._tables = TableLabels()
-        self._troubles: set[str] = set()
-        self._shown: set[str] = set()
         self._oldest_messages = oldest_messages or OldestMessages(clock)
         oldest = Gauge(
             "millrace_consumer_oldest_outstanding_message_age_seconds",
@@ -135,9 +150,14 @@ class ConsumerMetrics:
         """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
     def show_tables(
-        self, refused: Callable[[], Collection[str]], pending_resync: Callable[[], Collection[str]]
+        self,
+        failing: Callable[[], Mapping[str, int]],
+        refused: Callable[[], Collection[str]],
+        pending_resync: Callable[[], Collection[str]],
     ) -> None:
-        """Show how many tables are refused, and how many lack rows, by what the consumer's status says of them."""
+        """Show which tables fail, how many are refused, and how many lack rows, by what the consumer's status says."""
+        self._failing_since.tables = failing
+        self._tables_in_trouble.set_function(lambda: len(failing()))
         self._tables_refused.set_function(lambda: len(refused()))
         self._tables_pending_resync.set_function(lambda: len(pending_resync()))
 
@@ -160,13 +180,6 @@ class ConsumerMetrics:
             self.leases[name] += getattr(counts, name)
         for reason, dead_letters in counts.dead_letters.items():
             self._dead_letters.get(reason, self._dead_letters[Reason.UNEXPLAINED.value]).inc(dead_letters)
-        for table in sorted(set(counts.tables_in_trouble) - self._troubles):
-            self._in_trouble(table)
-        for table in self._shown & set(counts.tables_healthy):
-            self._shown.remove(table)
-            self._trouble_since.remove(table)
-        self._troubles = (self._troubles - set(counts.tables_healthy)) | set(counts.tables_in_trouble)
-        self._tables_in_trouble.set(len(self._troubles))
         for table, note in counts.tables.items():
             for stage, seconds in stages(note.latest).items():
                 if seconds is not None:
@@ -177,11 +190,6 @@ class ConsumerMetrics:
                 self._heartbeats.labels(source).set(until / 1e6)
         if counts.max_commit_timestamp is not None:
             self._applied.set(counts.max_commit_timestamp / 1e6)
-
-    def _in_trouble(self, table: str) -> None:
-        if len(self._shown) < MOST_TABLES:
-            self._shown.add(table)
-            self._trouble_since.labels(table).set(self._clock.now() / 1e9)
 
     def left(self) -> Mapping[str, int]:
         """Return what became of leases, and how many are left to their deadlines, once no message is leased."""

@@ -13,6 +13,7 @@ import structlog
 
 from services.cdc_consumer.app.repeating import repeating
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
+from services.cdc_consumer.app.stream.trouble import FORGOTTEN_AFTER
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, newest_heartbeats, stages
 from services.cdc_consumer.ports import MASKS_CHANGED, RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError, code_of
@@ -68,9 +69,16 @@ class _Table:
             return None
         return self.unfit, self.unfit_since
 
+    def deferred_for(self, now: int) -> str:
+        """Return why its changes are deferred now; empty: they are not.
+
+        If they have not come again for long, they do not: another consumer has applied them, or they are dead letters.
+        """
+        return self.deferred if now < self.again_at + FORGOTTEN_AFTER // timedelta(microseconds=1) else ""
+
     def waits_for(self, now: int) -> str:
         """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
-        return self.deferred or (self.stuck if now < self.stuck_until else "")
+        return self.deferred_for(now) or (self.stuck if now < self.stuck_until else "")
 
 
 @dataclass(slots=True)
@@ -242,6 +250,13 @@ class ConsumerStatus:
             now = self._micros()
             return {name: why for name, table in sorted(self._tables.items()) if (why := table.waits_for(now))}
 
+    def failing(self) -> Mapping[str, int]:
+        """Return the tables whose messages are deferred, and since when in microseconds, the longest first."""
+        with self._lock:
+            now = self._micros()
+            since = ((name, one.deferred_since) for name, one in self._tables.items() if one.deferred_for(now))
+            return dict(sorted(since, key=lambda each: (each[1], each[0])))
+
     def _processes(self, now: int) -> Mapping[str, int]:
         seen = sum(self._still_seen(at, now) for at in self._seen.values())
         return {"seen": seen, "holding": self._oldest_messages.processes()}
@@ -328,7 +343,7 @@ class ConsumerStatus:
 
 
 def _note(table: _Table, note: TableNote, now: int) -> None:
-    if note.deferred and not table.deferred:
+    if note.deferred and not table.deferred_for(now):
         table.deferred_since = now
     table.deferred = note.deferred
     if note.latest is not None or not note.unfit:
@@ -362,7 +377,7 @@ def _shown(
     """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
     troubles = []
     if why := table.waits_for(now):
-        since = table.deferred_since if table.deferred else table.stuck_since
+        since = table.deferred_since if table.deferred_for(now) else table.stuck_since
         troubles.append({"state": DEFERRED, "since": _time(since), "why": why})
     if refusal := table.refusal(now, refused_after, mirrored=mirror is not None):
         troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})

@@ -18,7 +18,7 @@ from services.cdc_consumer.ports import Heard, PendingAppend, TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
-_FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
+FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
 NEVER: Final = Nanoseconds(-(1 << 62))
 _LATE: Final = 3  # appends that are kept without an answer: each has a connection
 _CANARIES: Final = 1_000  # tables of which a row is kept
@@ -154,7 +154,7 @@ class TablesInTrouble:
         trouble.certain = trouble.certain or not why.suspected
         trouble.probe_at, trouble.seen, trouble.why = probe_at, now, why.shown
         for other, each in list(self._troubles.items()):
-            if now > later(each.seen, _FORGOTTEN_AFTER):
+            if now > later(each.seen, FORGOTTEN_AFTER):
                 self._forget(other)
 
     def recovered(self, definition: TableDefinition) -> None:
@@ -191,7 +191,7 @@ class TablesInTrouble:
     def answer_timeout(self, definition: TableDefinition, now: Nanoseconds) -> timedelta:
         """Return how long an answer is waited for: longer if one has come late in the last half an hour."""
         answered_at = self._slow.get(definition)
-        if answered_at is None or now > later(answered_at, _FORGOTTEN_AFTER):
+        if answered_at is None or now > later(answered_at, FORGOTTEN_AFTER):
             return self.limits.table
         return self.limits.slow
 

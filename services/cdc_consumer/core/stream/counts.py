@@ -152,11 +152,6 @@ class Counts:
         """Return the tables of which some messages wait."""
         return tuple(sorted(name for name, note in self.tables.items() if note.deferred))
 
-    @property
-    def tables_healthy(self) -> tuple[str, ...]:
-        """Return the tables of which no message waits."""
-        return tuple(sorted(name for name, note in self.tables.items() if not note.deferred))
-
     def fields(self) -> Mapping[str, object]:
         """Return what is not zero or empty, for a log line."""
         values = asdict(self) | {"tables": (), "tables_in_trouble": self.tables_in_trouble}
