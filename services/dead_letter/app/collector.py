@@ -109,7 +109,7 @@ class Collector:
                 structlog.get_logger().info("expired_dead_letters_deleted", dead_letters=forgotten)
             if forgotten < _FORGET_AT_ONCE:
                 self._forget_at = Nanoseconds(now + nanoseconds(_FORGET_EVERY))
-        if now >= self._stats_at:
+        if not now < self._stats_at <= now + nanoseconds(_STATS_EVERY):  # later: the clock was set back
             self._metrics.show(self._until_back("the store", self._store.stats, stop))
             self._stats_at = Nanoseconds(now + nanoseconds(_STATS_EVERY))
 

@@ -377,6 +377,10 @@ def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_
     assert world.states() == {"planes": "pending resync"}
     assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
 
+    world.clock.pass_time(-timedelta(hours=3))
+    world.document()
+    assert world.inspections == 3, "the clock was set back"
+
     world.mirrors = MisconfiguredError("made-up", "grant a role")
     world.clock.pass_time(timedelta(seconds=11))
     labels = world.document()["labels"]

@@ -410,6 +410,20 @@ def test_a_schema_conflict_is_inspected_again_so_that_a_fixed_table_flows_again(
     assert not world.memory.tables.knows_conflicts
 
 
+def test_a_clock_that_was_set_back_delays_no_inspection_and_no_attempt(world: World) -> None:
+    world.apply(a_message(a_change(1), header=OTHER_KEY))
+    assert world.apply(a_message(a_change(2))).dead_letters == {"schema_conflict": 1}
+    world.tables.forbidden.add("airports")
+    assert apply_to(world, 1, ("airports",)).tables_in_trouble == ("airports",)
+
+    world.clock.pass_time(-timedelta(hours=3))
+    world.tables.there.clear()
+    world.tables.forbidden.clear()
+    counts = apply_to(world, 3, ("airports", "planes"))
+
+    assert (counts.dead_letters, counts.rows_written, counts.tables_in_trouble) == ({}, 2, ())
+
+
 def test_conflicts_are_not_inspected_with_every_message(world: World, attempts: list[str]) -> None:
     world.clock.ticks = AT_ONCE
     world.apply(a_message(a_change(1), header=OTHER_KEY))

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.dead_letter.app.collector import Collector
 from services.dead_letter.app.metrics import CollectorMetrics
 from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, DeadLetterStats, State
-from services.dead_letter.core.received import to_arrival
+from services.dead_letter.core.received import Received, to_arrival
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import Kept
 from shared.contracts.dead_letter import DeadLetter, to_attributes
@@ -287,6 +287,27 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
     document = world.metrics.document()
     assert document["kept"] == {"new": 3, "again": 1, "seen": 0}
     assert document["open_by_reason"] == {"value_does_not_fit": 2, "unexplained": 1}
+
+
+def test_what_there_is_is_counted_again_at_once_where_the_clock_was_set_back() -> None:
+    class SetBack(FakeInbox):
+        def pull(self, wait: timedelta) -> Sequence[Received]:
+            counted.append(metric(world, "millrace_dead_letter_stored", state="open"))
+            if len(counted) == 1:
+                world.clock.move(-timedelta(hours=3))
+                world.store.keep([to_arrival(letter)], NOON)
+            if len(counted) == 3:
+                stop.request()
+            return ()
+
+    world, stop = World(), Stop()
+    publish(world, 1)
+    (letter,) = world.subscription.messages.values()
+    counted: list[float | None] = []
+    inbox = SetBack(world.subscription, stop)
+    Collector(inbox, world.store, world.metrics, world.health, world.clock, timedelta(days=90)).run(stop)
+
+    assert counted == [0, 1, 1]
 
 
 def test_before_anything_is_known_nothing_is_old() -> None:

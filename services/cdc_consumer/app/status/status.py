@@ -274,7 +274,7 @@ class ConsumerStatus:
             return
         try:
             now = self._clock.now()
-            if labels.asked_at is not None and now - labels.asked_at < _READ_AGAIN.total_seconds() * 1e9:
+            if labels.asked_at is not None and 0 <= now - labels.asked_at < _READ_AGAIN.total_seconds() * 1e9:
                 return
             labels.asked_at = now
             try:

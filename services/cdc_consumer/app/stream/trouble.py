@@ -131,7 +131,7 @@ class TablesInTrouble:
         if trouble is None:
             return True
         trouble.seen = now
-        if now < trouble.probe_at:
+        if now < trouble.probe_at <= later(now, self.limits.between_waits):  # later: the clock was set back
             return False
         trouble.probe_at = later(now, self.limits.between_probes)
         return True
@@ -241,7 +241,7 @@ class TablesInTrouble:
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to inspect the table again."""
         found, at = self._conflicts.get(definition, (None, NEVER))
-        return found if now < later(at, self.limits.between_probes) else None
+        return found if at <= now < later(at, self.limits.between_probes) else None  # earlier: the clock was set back
 
     def forget_conflict(self, definition: TableDefinition) -> None:
         """Forget a conflict: a column list fits its table again, or a replay suggests that it does."""
