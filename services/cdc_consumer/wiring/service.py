@@ -41,6 +41,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     ending_with,
     error_of,
     executor_slots,
+    full_disk_reported,
     is_submitted,
     query_error,
     spark_settings,
@@ -114,7 +115,7 @@ def service(start_java: StartJava) -> int:
         try:
             settings = read_settings(Settings, os.environ)
             started("cdc_consumer", settings, os.environ)
-            with owned_checkpoint(settings.checkpoint_location):
+            with full_disk_reported(), owned_checkpoint(settings.checkpoint_location):
                 try:
                     if (unreadable := unreadable_offsets(settings.checkpoint_location)) is not None:
                         raise CheckpointDamagedError(f"the last line of {unreadable}")

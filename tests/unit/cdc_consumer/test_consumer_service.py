@@ -3,6 +3,7 @@
 import pickle
 import re
 import socket
+import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
     check_java,
     error_of,
+    full_disk_reported,
     is_submitted,
     query_error,
     start_error,
@@ -29,6 +31,7 @@ from services.cdc_consumer.adapters.stream.reports import (
     request_at_driver_stop,
     send_report,
 )
+from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
 from services.cdc_consumer.core.stream.task_totals import Seen, TaskTotals
@@ -178,6 +181,22 @@ def test_a_full_disk_is_reported_with_the_settings_that_name_it(words: str) -> N
     said, fix = str(error_of(words)).splitlines()
     assert said == words
     assert "CHECKPOINT_LOCATION" in fix
+
+
+def test_a_full_disk_at_the_start_is_reported_with_the_settings_that_name_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(full)])
+
+    with pytest.raises(QueryFailedError) as raised, full_disk_reported():
+        choose_state_directory(str(tmp_path))
+    said, fix = str(raised.value).splitlines()
+    assert str(full) in said
+    assert "TMPDIR" in fix
+    with pytest.raises(FileNotFoundError), full_disk_reported():
+        full.read_bytes()
 
 
 @pytest.mark.parametrize(

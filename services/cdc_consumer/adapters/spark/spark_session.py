@@ -112,7 +112,7 @@ _DAMAGED: Final = re.compile(
     r"^.*(?:Failed to read log file|No content to map due to end-of-input|Unexpected end-of-input).*$", re.MULTILINE
 )
 """What Spark, or its JSON parser, says of a file of the checkpoint that is cut off or of another Spark."""
-_FULL: Final = "No space left on device"
+_FULL: Final = re.compile("No space left on device|No usable temporary directory")
 _MAKE_ROOM: Final = "make room on the disks of CHECKPOINT_LOCATION and of TMPDIR; what was not acked comes again"
 _MORE_MEMORY: Final = (
     "if the log above has an OutOfMemoryError, raise SPARK_DRIVER_MEMORY; if it has no reason, the system has killed "
@@ -149,7 +149,18 @@ def error_of(words: str) -> Exception:
     if damaged is not None and "Traceback" not in words:
         return CheckpointDamagedError(damaged[0].strip())
     said = "\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words
-    return QueryFailedError(f"{said}\n{_MAKE_ROOM}" if _FULL in said else said)
+    return QueryFailedError(f"{said}\n{_MAKE_ROOM}" if _FULL.search(said) else said)
+
+
+@contextmanager
+def full_disk_reported() -> Iterator[None]:
+    """Raise what a full disk ends with in the block, in this process, as `error_of` does what it ends a query with."""
+    try:
+        yield
+    except OSError as error:
+        if _FULL.search(str(error)):
+            raise error_of(str(error)) from error
+        raise
 
 
 def start_error(master: str, error: Exception) -> Exception:
