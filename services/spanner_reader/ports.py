@@ -98,7 +98,7 @@ class TokenPartitionStore(Protocol):
         """Be counted among the readers for as long as a lease lasts; or not any more."""
 
     async def forget_finished(self, keep: timedelta) -> int:
-        """Delete partitions that were finished longer than ``keep`` ago; return how many.
+        """Delete partitions that were finished longer than ``keep`` ago, so many at a time; return how many.
 
         One that an unfinished partition names as its parent stays: without it that one would never be due.
         """

@@ -168,7 +168,7 @@ class FakePartitionStore:
         self._life.step()
 
     async def forget_finished(self, keep: timedelta) -> int:
-        """Delete partitions that were finished longer than ``keep`` ago."""
+        """Delete partitions that were finished longer than ``keep`` ago, a thousand at most."""
         await self._before("forget_finished")
         before = self.table.clock.now() - int(keep.total_seconds() * 1_000_000_000)
         needed = {
@@ -178,10 +178,10 @@ class FakePartitionStore:
             for parent in row.parents
         }
         gone = [token for token, at in self.table.finished_at.items() if at < before and token not in needed]
-        for token in gone:
+        for token in gone[:1_000]:
             del self.table.rows[token], self.table.finished_at[token]
         self._life.step()
-        return len(gone)
+        return len(gone[:1_000])
 
     async def _before(self, call: str) -> None:
         """Let the time before the effect of a call pass; the effect itself takes none."""

@@ -16,7 +16,7 @@ from services.spanner_reader.core.stream.records import (
 )
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError, WatchedTable
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, nanoseconds, parse_timestamp
 from shared.runtime.stop import Stop
 from tests.fakes.spanner_reader import FakeChangeStream, FakePublisher, Script
 from tests.unit.spanner_reader.scripts import (
@@ -88,6 +88,18 @@ async def test_the_worked_example_reads_a_merged_partition_once_and_after_both_p
     assert world.table.rows[T4].parents == {T2, T3}
     assert world.metrics.value("partitions_merged_total") == 1
     assert world.metrics.value("partitions_split_total") == 0
+
+
+async def test_finished_partitions_are_forgotten_until_none_is_left_however_many_there_are() -> None:
+    world = await seed_workflow()
+    for number in range(2_500):
+        token = PartitionToken(f"finished-{number}")
+        finished = SpannerPartition(token=token, start=START, watermark=START, state=PartitionState.FINISHED)
+        world.table.rows[token] = finished
+        world.table.finished_at[token] = Nanoseconds(world.table.clock.now() - nanoseconds(timedelta(days=2)))
+    async with running(world.reader()):
+        await a_while()
+        assert not [token for token in world.table.rows if token.startswith("finished")]
 
 
 async def test_what_becomes_of_each_partition_is_logged_for_debugging_only() -> None:

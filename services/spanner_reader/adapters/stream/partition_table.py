@@ -214,7 +214,7 @@ class SpannerPartitionStore:
         await self._database.read_then_write(Statement(self._sql["now"]), decide)
 
     async def forget_finished(self, keep: timedelta) -> int:
-        """Delete partitions that were finished longer than ``keep`` ago; return how many."""
+        """Delete partitions that were finished longer than ``keep`` ago, a thousand at most; return how many."""
         ((now,),) = await self._database.query(Statement(self._sql["now"]))
         before = {"p1": timestamp(Nanoseconds(parse_timestamp(now) - nanoseconds(keep)))}
         found = await self._database.query(Statement(self._sql["forgettable"], before))

@@ -247,7 +247,7 @@ class SpannerReader:
         """Forget finished partitions that nothing depends on any more, so that the table does not grow for ever."""
         while True:
             try:
-                if forgotten := await self._stores.partitions.forget_finished(self._options.keep_finished):
+                while forgotten := await self._stores.partitions.forget_finished(self._options.keep_finished):
                     self._log.info("finished_partitions_forgotten", partitions=forgotten)
             except TransientError as error:
                 self._log.warning("finished_partitions_not_forgotten", error=str(error))
