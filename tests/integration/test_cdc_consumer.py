@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from tests.worlds.consumer import TIMEOUT, World, acks, ends
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def started_and_in_midst(world: World, *messages: Mapping[str, Any], **stalled: Any) -> Service:
+def started_and_in_midst(
+    world: World, *messages: Mapping[str, Any], temporary: str | None = None, **stalled: Any
+) -> Service:
     """Start a consumer that applies one change, and then waits for an answer about messages that never comes."""
-    consumer = world.start("first")
+    consumer = world.start("first", **({"TMPDIR": temporary} if temporary else {}))
     world.publish(a_message(a_change(1)))
     world.wait_for_rows({1: "name 1"})
     before = world.faults_met()
@@ -31,17 +34,25 @@ def started_and_in_midst(world: World, *messages: Mapping[str, Any], **stalled: 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: World, when: str) -> None:
+def test_killed_in_mid_batch_and_started_again_it_applies_everything_and_leaves_no_files(
+    world: World, tmp_path: Path, when: str
+) -> None:
     """BigQuery has taken the rows of the batch or not: the consumer never hears of it."""
-    first = started_and_in_midst(world, *[a_message(a_change(n, 2)) for n in range(1, 6)], when=when)
+    temporary = str(tmp_path)
+    messages = [a_message(a_change(n, 2)) for n in range(1, 6)]
+    first = started_and_in_midst(world, *messages, temporary=temporary, when=when)
     first.process.kill()
+    (left,) = tmp_path.glob("millrace-process-*")
+    assert list((left / "data").iterdir()), "what messages hold"
     world.fix()
     world.publish(a_message(a_change(1, 3, op="DELETE")))
 
-    second = world.start("second")
+    second = world.start("second", TMPDIR=temporary)
+    assert not left.exists()
     world.wait_for_rows(dict.fromkeys(range(2, 6), "name 2"))
     world.processes.wait_until(acks(second, 6), "six acks", TIMEOUT)
     assert ends(second) == 0
+    assert not list(tmp_path.glob("*millrace-process-*"))
     assert world.dead_letters() == []
 
 

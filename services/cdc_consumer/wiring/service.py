@@ -1,7 +1,6 @@
 """Joins the parts of the consumer: checks at the start, Spark, the query, health and metrics."""
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from services.cdc_consumer.adapters.mask_key import read_mask_key
+from services.cdc_consumer.adapters.process_directory import process_directory, remove_leftovers
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset
 from services.cdc_consumer.adapters.spark.checkpoint import (
@@ -115,6 +115,7 @@ def service(start_java: StartJava) -> int:
         try:
             settings = read_settings(Settings, os.environ)
             started("cdc_consumer", settings, os.environ)
+            remove_leftovers(Path(os.environ.get("TMPDIR") or "/tmp"))  # noqa: S108  `gettempdir` fails on a full disk
             with full_disk_reported(), owned_checkpoint(settings.checkpoint_location):
                 try:
                     if (unreadable := unreadable_offsets(settings.checkpoint_location)) is not None:
@@ -183,25 +184,25 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
 
     with (
         serving_health(health, registry, stop, settings.host, settings.port, ask),
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+        process_directory() as exchange,
+        ending_with(stop, _GONE),
+        start_java(settings, stop) as starting,  # Java starts while the rest is checked
     ):
-        exchange = Path(directory)
-        with ending_with(stop, _GONE), start_java(settings, stop) as starting:  # Java starts while the rest is checked
-            ack_deadline = check_start(settings, datasets, health, stop)
-            try:
-                with (
-                    receiving_reports(take, limit) as reports,
-                    status.polling_labels(),
-                    watermarks.showing(),
-                    deleting(settings, status, os.environ, stop),
-                    spark(settings, starting, stop) as session,
-                ):
-                    if stop.requested:
-                        return True
-                    for_workers = TablesForWorkers(tables_text, mask_key.fingerprint if mask_key else "")
-                    run_query(session, settings, for_workers, ack_deadline, exchange, reports, health, stop)
-            finally:
-                log.info("leases_counted", **metrics.left())
+        ack_deadline = check_start(settings, datasets, health, stop)
+        try:
+            with (
+                receiving_reports(take, limit) as reports,
+                status.polling_labels(),
+                watermarks.showing(),
+                deleting(settings, status, os.environ, stop),
+                spark(settings, starting, stop) as session,
+            ):
+                if stop.requested:
+                    return True
+                for_workers = TablesForWorkers(tables_text, mask_key.fingerprint if mask_key else "")
+                run_query(session, settings, for_workers, ack_deadline, exchange, reports, health, stop)
+        finally:
+            log.info("leases_counted", **metrics.left())
     deferred, until = metrics.leases["deferred"], deferrals.until()
     if stop.requested or not (deferred or until):
         return True

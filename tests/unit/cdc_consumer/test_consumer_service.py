@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.process_directory import process_directory, remove_leftovers
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, decode_options, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
@@ -197,6 +198,21 @@ def test_a_full_disk_at_the_start_is_reported_with_the_settings_that_name_it(
     assert "TMPDIR" in fix
     with pytest.raises(FileNotFoundError), full_disk_reported():
         full.read_bytes()
+
+
+def test_a_start_removes_what_ended_processes_have_left_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, other = tmp_path / "millrace-process-x", tmp_path / "millrace-suspects-1"
+    for directory in (left, other):
+        directory.mkdir()
+        (directory / "file").touch()
+
+    with process_directory() as alive:
+        remove_leftovers(tmp_path)
+        assert set(tmp_path.iterdir()) == {alive, other}
+    assert list(tmp_path.iterdir()) == [other]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
+from services.cdc_consumer.adapters.process_directory import process_directory
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.logs import logs_are_text, text_of
 from shared.runtime.stop import Stop
@@ -323,8 +323,10 @@ def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str]
         for name, value in KEEP_MEMORY.items():
             environ.setdefault(name, value)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors of a local-cluster listen where they are found
-    with tempfile.TemporaryDirectory(prefix="millrace-java-") as directory:
-        java = Java(environ, settings, Path(directory) / "connection", stop)
+    with process_directory() as directory:
+        if settings["spark.master"].startswith("local"):  # on other machines there is no such directory
+            settings = {**settings, "spark.local.dir": str(directory)}
+        java = Java(environ, settings, directory / "connection", stop)
         try:
             yield java
         finally:
