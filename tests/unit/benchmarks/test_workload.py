@@ -6,7 +6,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
 from tests.benchmarks.backlog import one_change_a_message
 from tests.benchmarks.sizes import PARTS, Sizes
-from tests.benchmarks.workload import COLUMNS, Workload, differences, row_values
+from tests.benchmarks.workload import COLUMNS, TABLES, Workload, differences, row_values
 
 
 def _mods(workload: Workload, changes: int) -> int:
@@ -17,6 +17,14 @@ def test_there_are_as_many_changes_as_asked_for() -> None:
     workload = Workload(1_000, seed=1)
 
     assert [_mods(workload, changes) for changes in (1, 7, 1_000)] == [1, 7, 1_000]
+
+
+def test_five_in_a_hundred_changes_are_deletes_and_all_tables_have_some() -> None:
+    records = list(Workload(100_000, seed=1).records(20_000))
+    deletes = sum(len(one.mods) for one in records if one.mod_type == "DELETE")
+
+    assert 0.04 <= deletes / 20_000 <= 0.06
+    assert {one.table for one in records} == set(TABLES)
 
 
 def test_later_changes_have_later_commit_timestamps() -> None:
