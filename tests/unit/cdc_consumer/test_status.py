@@ -235,6 +235,14 @@ def test_what_was_deferred_and_has_not_come_again_for_half_an_hour_is_forgotten(
     assert world.table("planes")["troubles"][0]["since"] == "2026-11-21T12:32:05Z"
 
 
+def test_a_table_whose_write_a_task_still_attempts_is_deferred_and_fails_until_none_is_heard_of(world: World) -> None:
+    """A task that keeps its messages reports each attempt, and no time at which they come again."""
+    world.take(Counts(tables={"planes": TableNote(deferred="UNAVAILABLE")}))
+    assert (world.states(), list(world.status.failing())) == ({"planes": "deferred"}, ["planes"])
+    world.clock.pass_time(timedelta(minutes=30))
+    assert (world.states(), list(world.status.failing())) == ({"planes": "running"}, [])
+
+
 def test_what_lacks_rows_or_is_gone_is_counted_for_the_alert(world: World) -> None:
     metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
     metrics.show_tables(world.status.failing, world.status.refused, world.status.pending_resync)

@@ -43,6 +43,7 @@ _SEEN: Final = timedelta(minutes=10)
 class _Table:
     deferred: str = ""
     deferred_since: int = 0
+    deferred_until: int = 0
     unfit: str = ""
     unfit_since: int = 0
     unfit_until: int = 0
@@ -74,7 +75,7 @@ class _Table:
 
         If they have not come again for long, they do not: another consumer has applied them, or they are dead letters.
         """
-        return self.deferred if now < self.again_at + FORGOTTEN_AFTER // timedelta(microseconds=1) else ""
+        return self.deferred if now < self.deferred_until else ""
 
     def waits_for(self, now: int) -> str:
         """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
@@ -358,6 +359,8 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
         if note.stuck:
             table.stuck_since = table.stuck_since if now < table.stuck_until else now
             table.stuck, table.stuck_until = note.stuck, max(table.stuck_until, again_at)
+    if note.deferred:  # a task still attempts it, or messages come again
+        table.deferred_until = max(now, table.again_at) + FORGOTTEN_AFTER // timedelta(microseconds=1)
     if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
         table.latest = note.latest
         table.unapplied_since = table.unapplied_since or note.latest.applied or 0
