@@ -280,7 +280,8 @@ def _kinds(
 def _column_kinds(before: TableShape, now: TableShape) -> Mapping[SpannerResyncKind, tuple[str, ...]]:
     known = {column.name: column for column in before.columns}
     again = added_again([column.name for column in before.columns], [column.name for column in now.columns])
-    alike = {name.lower() for name in (*known, *before.dropped)}  # one column to Spanner, and one in BigQuery
+    gone = {*known, *before.dropped} - {column.name for column in now.columns}
+    alike = {name.lower() for name in gone}  # of which BigQuery still has the column
     again |= {column.name for column in now.columns if column.name not in known and column.name.lower() in alike}
     kinds: dict[SpannerResyncKind, tuple[str, ...]] = {}
     for column in now.columns:
