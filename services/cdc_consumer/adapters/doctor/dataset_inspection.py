@@ -270,7 +270,8 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
                 f"table {name}: column conflict",
                 f"{column} is {columns[column].field_type}, Millrace writes {kind}: every change becomes a dead letter",
                 "give the source table another name there (TABLES_FILE: name); or, where nothing else needs it, drop "
-                f"it and take a snapshot: DROP TABLE `{table.project}.{table.dataset_id}.{name}`",
+                f"it: DROP TABLE `{table.project}.{table.dataset_id}.{name}`, and take a snapshot 5 minutes after it "
+                "was made again",
             )
     key = set(primary_key_of(table))
     for field in table.schema if ours else ():

@@ -332,11 +332,14 @@ class BigQueryTables:
             return self._labelled(found, {**found.labels, **mask_label(found.labels, masks)})
         fix = (
             f"end all consumers with the old tables file or key, and take a snapshot of {definition.mirror_of} "
-            f"{int(self._clock_margin.total_seconds() // 60)} minutes after that at the earliest: {RESYNC}"
+            f"{self._margin()} after that at the earliest: {RESYNC}"
         )
         log.error(MASKS_CHANGED, fix=fix)
         now = until(time.time_ns() // 1_000, self._clock_margin)
         return self._labelled(found, remasked(found.labels, masks, now))
+
+    def _margin(self) -> str:
+        return f"{int(self._clock_margin.total_seconds() // 60)} minutes"
 
     def _widen(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Add the columns that are missing: one change, with the etag of what was read."""
@@ -350,11 +353,13 @@ class BigQueryTables:
             if _RESERVED_NAME not in str(error.message):
                 raise
             drop = (
-                "" if definition.append_only else "; or drop the table, so that it is made again, and take a snapshot"
+                ""
+                if definition.append_only
+                else f"; or drop the table, and take a snapshot {self._margin()} after it was made again"
             )
             raise TableTroubleError(
-                f"table {self._path(definition)}: {error.message} Its changes wait until then; or give the column "
-                f"another name there (TABLES_FILE: renamed_columns){drop}"
+                f"table {self._path(definition)}: {error.message} Give the column another name there (TABLES_FILE: "
+                f"renamed_columns){drop}; changes that wait too long meanwhile become dead letters, to be replayed"
             ) from error
         more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}
         names = [each.name for each in new]
@@ -371,7 +376,8 @@ class BigQueryTables:
             table = f"`{path.project}.{path.dataset_id}.{path.table_id}`"
             fix = (
                 f"query {other}, and take a snapshot of {definition.mirror_of}: rows that have not changed since have "
-                f"NULL in it. To have the values under {name} again, run before it: DROP TABLE {table}"
+                f"NULL in it. To have the values under {name} again, run DROP TABLE {table} before, and take the "
+                f"snapshot {self._margin()} after it was made again"
             )
             if definition.append_only:
                 fix = f"query both columns: changes of before are in {name}, and changes of since in {other}"
