@@ -54,10 +54,6 @@ class DeadLettering:
         task.add_done_callback(done)
         return task
 
-    async def keep(self, refused: Sequence[RefusedChange]) -> None:
-        """Return when all are confirmed."""
-        await (await self.begin(refused))
-
     async def end(self) -> None:
         """Cancel what is under way, and return when all of it has ended."""
         for task in self._under_way:

@@ -43,7 +43,7 @@ def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[RefusedCh
 
 async def dead_letters_of(*refused: RefusedChange) -> Sequence[DeadLetter]:
     dead_letters = FakeDeadLetterSink()
-    await DeadLettering(dead_letters, VirtualClock()).keep(refused)
+    await (await DeadLettering(dead_letters, VirtualClock()).begin(refused))
     return dead_letters.kept
 
 
@@ -108,7 +108,7 @@ async def test_dead_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_
     assert set(dead_letters.asked) == {2}  # of one record not all at once
     dead_letters.go_on.set()
     await beginning
-    await setting_aside.keep(refused_entries(1))
+    await (await setting_aside.begin(refused_entries(1)))
     assert len(dead_letters.kept) == 20 * 3 + 1
 
     dead_letters.go_on.clear()

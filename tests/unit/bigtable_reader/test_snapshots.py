@@ -154,9 +154,12 @@ async def test_confirmed_rows_and_ranges_that_are_left_are_shown_by_table() -> N
 
 
 @pytest.mark.parametrize("kind", ["too large", "unreadable"])
-async def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed(kind: str) -> None:
-    world = await a_filled_world(KEYS)
-    bad = [key for key in KEYS if world.table.row(key) is not None][1]
+async def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed_and_other_rows_are_published(
+    kind: str,
+) -> None:
+    world = await a_filled_world(MANY_KEYS)
+    there = [key for key in MANY_KEYS if world.table.row(key) is not None]
+    bad = there[1]
     (world.too_large if kind == "too large" else world.unreadable).add(bad)
     world.dead_letters.open.clear()
     world.start(slowest=0.02)
@@ -165,6 +168,9 @@ async def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confir
     assert saved is not None
     (part,) = (part for part in saved.unfinished if bad in part.range)
     assert part.last is None or part.last < bad
+    assert {change.key for change in world.topic.changes} == {
+        f'{{"row_key":"{key.decode()}"}}' for key in there if key != bad
+    }
     world.dead_letters.open.set()
     await world.wait_until_snapshots_are_over()
     await world.end()

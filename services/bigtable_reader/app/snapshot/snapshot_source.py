@@ -280,8 +280,9 @@ class BigtableSnapshotSource:
             if rest is not None:
                 await self._scan.first_key(rest)
             why = f"Bigtable does not read this row, and reads others: {again}"
-            await self._dead_letters.keep([self._rows.images.unreadable_row(row_key, place, why)])
-            owned.take(row_key, 1, 0, 0)
+            confirm = owned.take(row_key, 1, 0)
+            unreadable = self._rows.images.unreadable_row(row_key, place, why)
+            publisher.call_when_done(await self._dead_letters.begin([unreadable]), confirm)
             return
         await self._publish(owned, publisher, place, page.rows, row_key)
 
