@@ -54,11 +54,15 @@ class DeadLettering:
         task.add_done_callback(done)
         return task
 
+    async def drain(self) -> None:
+        """Return when nothing is under way."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
     async def end(self) -> None:
         """Cancel what is under way, and return when all of it has ended."""
         for task in self._under_way:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self.drain()
 
     async def _keep(self, refused: Sequence[RefusedChange]) -> None:
         for some in cut(refused, lambda one: one.outstanding_bytes, _AT_ONCE):

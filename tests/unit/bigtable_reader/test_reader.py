@@ -122,6 +122,22 @@ async def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_sec
     assert await world.stop(living) < 10
 
 
+async def test_a_stop_waits_a_moment_for_the_dead_letters_that_are_under_way_so_that_none_is_made_twice() -> None:
+    world = await a_world()
+    living = world.start_steady()
+    await asyncio.sleep(10)
+    world.dead_letters.open.clear()
+    world.table.write(b"\xff", CELL)
+    await asyncio.sleep(10)
+    asyncio.get_running_loop().call_later(1, world.dead_letters.open.set)
+    await world.stop(living)
+    assert len(world.dead_letters.kept) == 1
+    world.start_steady()
+    await asyncio.sleep(60)
+    await world.end()
+    assert len(world.dead_letters.kept) == 1
+
+
 async def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
     world = await a_world()
     world.start(slowest=0.02)

@@ -227,12 +227,14 @@ class BigtableReader:
         await self._table.inspect_before_the_end(error, self._stop)
 
     async def drain(self, until: float) -> None:
-        """Read back rows of the changes that were read, for a moment."""
-        if self._read_back is not None:
-            enough = asyncio.get_running_loop().time() + _DRAIN.total_seconds()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min(enough, until)):
+        """Read back rows of the changes that were read, and keep dead letters, for a moment."""
+        enough = asyncio.get_running_loop().time() + _DRAIN.total_seconds()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(enough, until)):
+                if self._read_back is not None:
                     await self._read_back.drain(self._stop)
+                await self._dead_letters.drain()
+        if self._read_back is not None:
             await self._read_back.end()
         await self._dead_letters.end()
 
