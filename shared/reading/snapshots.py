@@ -390,6 +390,8 @@ class Snapshots(Generic[RangeT, SurveyT]):
         await _cancel(_tasks(paused))
         for one in paused:
             self._owned.pop(one.place, None)
+            if one.place in self._later:
+                self._log.warning("snapshot_range_released", **one.names, attempts=_ATTEMPTS)
         if paused and self._trusted():
             await self.source.save(paused, release=True)
 

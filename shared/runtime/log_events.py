@@ -148,6 +148,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "snapshot_range_lost": "The lease of a snapshot's key range was lost, and another reader may go on with it",
     "snapshot_range_read": "A key range of a snapshot was read",
     "snapshot_range_read_without_data_boost": "A key range of a snapshot is read without Data Boost",
+    "snapshot_range_released": "A key range of a snapshot does not get on, and others are read before it",
     "snapshot_range_waits": "A key range of a snapshot waits",
     "snapshot_ranges_not_merged": "The finished key ranges of a snapshot could not be merged; that is tried again",
     "snapshot_requested": "A snapshot was requested",

@@ -223,8 +223,10 @@ async def test_more_ranges_that_do_not_get_on_than_are_read_at_once_hold_up_no_o
     world = ToySnapshots(ranges=6)
     world.failing = {"0", "1", "2"}
     async with reading(world.reader()):
-        await asyncio.sleep(600)
+        with capture_logs() as logs:
+            await asyncio.sleep(600)
         assert {place for place, one in world.ranges.items() if not one.done} == world.failing
+        assert {line["range"] for line in logs if line["event"] == "snapshot_range_released"} == world.failing
         world.failing = set()
         await asyncio.sleep(600)
         assert all(one.done for one in world.ranges.values())
