@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from services.spanner_reader.core.snapshot.snapshot import OLDEST_READ, KeyText, RangeState, SnapshotRange
 from services.spanner_reader.ports import CatalogInspection, NotReadableError
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.fakes.snapshots import FakeSnapshotStore
 from tests.fakes.spanner_reader import FakePublisher
@@ -215,6 +215,24 @@ async def test_a_reader_that_takes_over_what_was_read_in_key_order_goes_on_behin
     assert rows.read_from == [saved.last]
     assert world.mirrored() == dict.fromkeys(range(40), "a")
     assert [one.rows for one in world.snapshots.rows.values()] == [40]
+
+
+async def test_a_range_in_no_order_that_breaks_off_at_another_row_each_time_does_not_get_on_and_is_released() -> None:
+    world = await World.requested(range(40))
+    calls = 0
+
+    def break_off() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 4 == 0 or calls % 7 == 0:
+            raise TransientError("UNAVAILABLE")
+
+    reader, rows = world.reader(meanwhile=break_off)
+    rows.in_key_order = False
+    with capture_logs() as logs:
+        async with reading(reader):
+            await asyncio.sleep(600)
+    assert "snapshot_range_released" in {line["event"] for line in logs}
 
 
 async def test_a_time_that_was_too_old_before_any_row_came_is_no_reason_to_read_without_data_boost() -> None:

@@ -73,6 +73,11 @@ class OwnedTableRange(OwnedRange[KeyText]):
         self.in_key_order = self.in_key_order_next
 
     @property
+    def read_to(self) -> KeyText | None:
+        """Return the key behind which reading continues: None where it would begin again."""
+        return super().read_to if self.in_key_order else None
+
+    @property
     def progress(self) -> RangeProgress:
         """Return how far it has been read and confirmed."""
         last = self.last if self.in_key_order else None
