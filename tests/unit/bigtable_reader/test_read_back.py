@@ -58,11 +58,11 @@ async def test_of_large_rows_fewer_are_read_at_once() -> None:
     assert reading.owned.prefix.outstanding == 0
 
 
-async def test_who_asks_waits_while_too_many_wait() -> None:
-    reading = Reading(GatedRows(), rows_at_once=1, readings=1, waiting=2)
+async def test_who_asks_waits_while_too_many_are_left_to_read() -> None:
+    reading = Reading(GatedRows(), rows_at_once=1, readings=1, waiting=3)
     reading.rows.gate.clear()
     await reading.ask(b"a", 1)
-    await some_turns()  # being read, and waiting no more
+    await some_turns()  # being read
     await reading.ask(b"b", 2)
     waiting = asyncio.create_task(reading.ask(b"c", 3))
     await some_turns()

@@ -90,6 +90,12 @@ async def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
     assert reading.owned.prefix.outstanding == 0
 
 
+class TooLongError(TransientError):
+    """Bigtable has ended a reading."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
 class SlowRows(GatedRows):
     """Rows of which some take so long each time that Bigtable ends the reading."""
 
@@ -99,7 +105,7 @@ class SlowRows(GatedRows):
         if not set(self.slow).isdisjoint(row_keys):
             self.readings.append(list(row_keys))
             await asyncio.sleep(60)
-            raise TransientError("DEADLINE_EXCEEDED")
+            raise TooLongError("DEADLINE_EXCEEDED")
         return await super().read(row_keys)
 
 
@@ -136,8 +142,55 @@ async def test_more_such_rows_than_readings_hold_up_no_other_nor_what_comes_of_t
     slow.slow = []
     await asyncio.sleep(120)
     versions = [number for _op, key, number in reading.published() if key == '{"row_key":"row 3"}']
-    assert versions == [sequence(4), sequence(22)]
-    assert len(reading.published()) == 22
+    assert versions[-1] == sequence(22)
+    assert {key for _op, key, _number in reading.published()} == {
+        f'{{"row_key":"{key.decode()}"}}' for key in [b"other", *rows(20)]
+    }
+    assert reading.owned.prefix.outstanding == 0
+
+
+async def test_what_comes_of_a_slow_row_before_it_is_asked_for_again_shares_that_reading() -> None:
+    slow = SlowRows()
+    slow.slow = [b"row 0"]
+    reading = Reading(slow)
+    await reading.ask(b"row 0", 1)
+    await asyncio.sleep(70)  # in its second reading
+    for version in range(2, 6):
+        await reading.ask(b"row 0", version)
+    slow.slow = []
+    await asyncio.sleep(120)
+    assert len(slow.readings) == 3
+    assert reading.published() == [("DELETE", '{"row_key":"row 0"}', sequence(5))]
+    assert reading.owned.prefix.outstanding == 0
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_while_no_row_comes_no_more_are_taken_than_may_wait_and_calls_become_rare(is_slow: bool) -> None:
+    slow = SlowRows()
+    slow.slow = rows(1_000) if is_slow else ()
+    slow.errors = [TransientError("UNAVAILABLE")] * 10_000
+    reading = Reading(slow, rows_at_once=4, readings=2, waiting=40)
+    reading.owned = an_owned(seconds=10_000)
+    asking = asyncio.create_task(reading.ask_for_each(*rows(1_000)))
+    await asyncio.sleep(3_600)
+    assert reading.owned.prefix.outstanding == 40
+    assert len(slow.readings) < 2 * 3_600 / 3
+    slow.errors, slow.slow = [], ()
+    await asking
+    await asyncio.sleep(120)
+    assert reading.owned.prefix.outstanding == 0
+
+
+async def test_no_more_slow_rows_are_asked_for_at_once_than_others() -> None:
+    slow = SlowRows()
+    slow.slow = rows(20)
+    reading = Reading(slow, rows_at_once=3)
+    reading.owned = an_owned(seconds=10_000)
+    await reading.ask_for_each(*rows(20))
+    await asyncio.sleep(6_000)
+    slow.slow = ()
+    await asyncio.sleep(120)
+    assert max(map(len, slow.readings)) == 3
     assert reading.owned.prefix.outstanding == 0
 
 

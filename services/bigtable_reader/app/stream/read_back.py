@@ -24,8 +24,10 @@ from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError
 from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import TransientError
 from shared.reading.confirmed_prefix import Place
 from shared.reading.publishing import ConfirmedPublishing
+from shared.runtime.metrics import retry_code
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
@@ -39,13 +41,11 @@ _REST: Final = 0.01
 _MANY: Final = 32
 _LONGER: Final = 10
 """Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
-_ATTEMPTS: Final = 3
-"""That fail one after the other, the last for a row alone, before the row counts as slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBackLimits:
-    """How many rows are read at once, in how many readings at a time, while how many records wait for theirs."""
+    """How many rows are read at once, in how many readings at a time, while how many records are left to read back."""
 
     rows_at_once: int = 500
     readings: int = 8
@@ -92,7 +92,7 @@ class ReadBack:
         self._being_read: set[_Row] = set()
         self._readings: set[asyncio.Task[None]] = set()
         self._slow: list[_Waiting] = []
-        """Rows that often did not come alone: one more reading asks for them, so they take the place of no others."""
+        """Rows that alone took too long: one more reading asks for them, so they take the place of no others."""
         self._slow_reading: asyncio.Task[None] | None = None
         """That of those rows; None, or over, where there are none."""
         self._room = asyncio.Event()
@@ -128,7 +128,7 @@ class ReadBack:
             asyncio.get_running_loop().call_soon(self._begin_readings, stop)
 
     async def room(self) -> None:
-        """Wait while too many wait already."""
+        """Wait while too many are left already."""
         while self._records >= self._limits.waiting:
             self._room.clear()
             await self._room.wait()
@@ -194,60 +194,76 @@ class ReadBack:
         ours = _ours([self._waiting[row] for row in rows])
         for row in rows:
             waiting = self._waiting.pop(row)
-            self._records -= len(waiting.places)
             if waiting.owned in ours:
                 self._being_read.add(row)
                 batch.append(waiting)
-        self._room.set()
+            else:
+                self._free(waiting)
         return batch
 
     async def _read(self, left: list[_Waiting], stop: Stop) -> None:
         """Read rows, and hand the images of what came to the publisher before more of them is read.
 
-        The versions of what is read later stand all the same: it is read after them.
+        The versions of what is read later stand all the same: it is read after them. Only slow rows take newer ones.
         """
-        at_once = len(left)
+        at_once = self._at_once
         while left:
-            asked: list[_Waiting] = []
             try:
                 async for attempt in retrying_async(stop):
                     with attempt:
-                        self._ask_again(asked, left, attempt.retry_state.attempt_number > _ATTEMPTS, stop)
                         asked = left[:at_once]
                         if not asked:
                             return
                         del left[:at_once]
-                        at_once = max(1, at_once // 2)  # unless it succeeds: what takes too long takes less of fewer
-                        read = await self._rows.read([waiting.row_key for waiting in asked])
+                        at_once = max(1, len(asked) // 2)  # unless it succeeds: what takes too long takes less of fewer
+                        if left is self._slow:
+                            self._fold_in(asked)
+                        try:
+                            read = await self._rows.read([waiting.row_key for waiting in asked])
+                        except TransientError as error:
+                            too_long = retry_code(error) == "DEADLINE_EXCEEDED"
+                            self._ask_again(asked, self._slow if too_long and len(asked) == 1 else left, stop)
+                            raise
             except ReadRefusedError as error:
                 if len(asked) > 1:
                     left += asked
                     continue
                 await self._refuse(asked[0], error, stop)
-                at_once = len(left)
+                at_once = self._at_once
                 self._over(asked, stop)
                 continue
-            at_once = 2 * len(asked)
+            at_once = min(2 * len(asked), self._at_once)
             come = [waiting for waiting in asked if waiting.row_key not in read.left]
             left[:0] = [waiting for waiting in asked if waiting.row_key in read.left]
             await self._hand_over(come, read.found)
             self._over(come, stop)
 
-    def _ask_again(self, failed: Sequence[_Waiting], left: list[_Waiting], often: bool, stop: Stop) -> None:
-        """Put rows that did not come behind the others; one that often did not come alone, behind the slow ones."""
+    def _fold_in(self, rows: Sequence[_Waiting]) -> None:
+        """Let slow rows have the version of what was asked for of them meanwhile, before they are asked for again."""
+        for waiting in rows:
+            if later := self._waiting.pop((id(waiting.owned), waiting.row_key), None):
+                waiting.trigger, waiting.version = later.trigger, later.version
+                waiting.places += later.places
+
+    def _ask_again(self, failed: Sequence[_Waiting], behind: list[_Waiting], stop: Stop) -> None:
+        """Put rows that did not come behind others."""
         ours = _ours(failed)
         self._over([waiting for waiting in failed if waiting.owned not in ours], stop)
-        if often and len(failed) == 1:
-            left = self._slow
-        left += [waiting for waiting in failed if waiting.owned in ours]
+        behind += [waiting for waiting in failed if waiting.owned in ours]
         if self._slow and (self._slow_reading is None or self._slow_reading.done()):
             self._slow_reading = self._begin_reading(self._slow, stop)
 
     def _over(self, rows: Sequence[_Waiting], stop: Stop) -> None:
         """Let rows be read again that were asked for meanwhile."""
         if rows:
-            self._being_read.difference_update((id(waiting.owned), waiting.row_key) for waiting in rows)
+            for waiting in rows:
+                self._being_read.discard((id(waiting.owned), waiting.row_key))
+                self._free(waiting)
             self._begin_readings(stop)
+
+    def _free(self, waiting: _Waiting) -> None:
+        self._records -= len(waiting.places)
+        self._room.set()
 
     async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:
         """Set a row aside that alone cannot be read; the error itself if no other row can be read either."""
