@@ -45,7 +45,7 @@ _LONGER: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ReadBackLimits:
-    """How many rows are read at once, in how many readings at a time, while how many records are left to read back."""
+    """How many rows are read at once, in how many readings at a time, while how many are left to read."""
 
     rows_at_once: int = 500
     readings: int = 8
@@ -88,8 +88,8 @@ class ReadBack:
         self._metrics = metrics
         self._limits = limits
         self._waiting: OrderedDict[_Row, _Waiting] = OrderedDict()
-        self._records = 0
         self._being_read: set[_Row] = set()
+        """Until they are over; slow rows, too."""
         self._readings: set[asyncio.Task[None]] = set()
         self._slow: list[_Waiting] = []
         """Rows that alone took too long: one more reading asks for them, so they take the place of no others."""
@@ -121,7 +121,6 @@ class ReadBack:
         else:
             waiting.trigger, waiting.version = trigger, version
             waiting.places.append(place)
-        self._records += 1
         is_enough = self._waiting_for_interval is None or len(self._waiting) >= self._at_once
         if is_enough and not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
             self._is_due = True
@@ -129,7 +128,7 @@ class ReadBack:
 
     async def room(self) -> None:
         """Wait while too many are left already."""
-        while self._records >= self._limits.waiting:
+        while len(self._waiting) + len(self._being_read) >= self._limits.waiting:
             self._room.clear()
             await self._room.wait()
 
@@ -198,7 +197,7 @@ class ReadBack:
                 self._being_read.add(row)
                 batch.append(waiting)
             else:
-                self._free(waiting)
+                self._room.set()
         return batch
 
     async def _read(self, left: list[_Waiting], stop: Stop) -> None:
@@ -256,14 +255,9 @@ class ReadBack:
     def _over(self, rows: Sequence[_Waiting], stop: Stop) -> None:
         """Let rows be read again that were asked for meanwhile."""
         if rows:
-            for waiting in rows:
-                self._being_read.discard((id(waiting.owned), waiting.row_key))
-                self._free(waiting)
+            self._being_read.difference_update((id(waiting.owned), waiting.row_key) for waiting in rows)
+            self._room.set()
             self._begin_readings(stop)
-
-    def _free(self, waiting: _Waiting) -> None:
-        self._records -= len(waiting.places)
-        self._room.set()
 
     async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:
         """Set a row aside that alone cannot be read; the error itself if no other row can be read either."""
