@@ -140,8 +140,8 @@ class SpannerChangeStream:
 
 _OUT_OF_RANGE: Final = (
     "The position is outside what the change stream keeps. Changes between it and the earliest time named above "
-    "can no longer be read. On a first start, give a START_TIMESTAMP within that range. Where the partition table has "
-    f"an older position, {RESTART_WITH_ALL_ROWS}. For the next time, let the stream keep more: ALTER CHANGE STREAM ... "
+    "are lost to it. On a first start, give a START_TIMESTAMP within that range. Where the partition table has an "
+    f"older position, {RESTART_WITH_ALL_ROWS}. For the next time, let the stream keep more: ALTER CHANGE STREAM ... "
     "SET OPTIONS (retention_period = '7d') (in the PostgreSQL dialect without the word OPTIONS)."
 )
 _OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
