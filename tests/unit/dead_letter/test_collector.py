@@ -295,14 +295,14 @@ def test_what_there_is_is_counted_again_at_once_where_the_clock_was_set_back() -
             counted.append(metric(world, "millrace_dead_letter_stored", state="open"))
             if len(counted) == 1:
                 world.clock.move(-timedelta(hours=3))
-                world.store.keep([to_arrival(letter)], NOON)
+                world.store.keep([to_arrival(message)], NOON)
             if len(counted) == 3:
                 stop.request()
             return ()
 
     world, stop = World(), Stop()
     publish(world, 1)
-    (letter,) = world.subscription.messages.values()
+    (message,) = world.subscription.messages.values()
     counted: list[float | None] = []
     inbox = SetBack(world.subscription, stop)
     Collector(inbox, world.store, world.metrics, world.health, world.clock, timedelta(days=90)).run(stop)
