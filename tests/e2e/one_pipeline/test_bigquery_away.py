@@ -69,10 +69,12 @@ class Deliveries:
 
 def warm(rig: Rig) -> tuple[Service, Deliveries]:
     """Start both services and let them apply something; return the consumer, and its deliveries from then on."""
+    consumer = rig.consumer()
+    rig.wait_until_ready(consumer)
+    acked = rig.counted(consumer, "millrace_leases_acked_total")  # before the reader announces its tables
     # The ends of initial snapshots are messages too, and could be published while the deliveries are counted.
-    consumer, reader = rig.consumer(), rig.start_reader(SNAPSHOT="never")
-    rig.wait_until_ready(consumer, reader)
-    acked = rig.counted(consumer, "millrace_leases_acked_total")
+    reader = rig.start_reader(SNAPSHOT="never")
+    rig.wait_until_ready(reader)
     rig.commit(*[singer(key, "before") for key in range(10)])
     rig.wait_until_equal()
     return consumer, Deliveries(rig, consumer, acked)
