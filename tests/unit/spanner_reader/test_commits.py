@@ -166,6 +166,20 @@ async def test_the_priority_of_an_aborted_transaction_outlasts_an_attempt_that_i
     assert spanner.begun_after == [b"", b"begun", b"begun", b""]
 
 
+async def test_the_priority_of_an_aborted_transaction_outlasts_others_that_come_between() -> None:
+    spanner = FakeSpanner({"UNNEST": [a_row(RUNNING)], "": [[TIME]]})
+    store = store_of(spanner)
+    aborted: Exception = Aborted("another transaction has the locks")  # type: ignore[no-untyped-call]
+
+    spanner.answers = [FakeAnswer(BEGUN, aborted)]
+    with pytest.raises(TransientError):
+        await store.attend()
+    assert await store.advance([SpannerProgress(RUNNING, START)]) == frozenset()
+    await store.attend()
+
+    assert spanner.begun_after == [b"", b"", b"begun"]
+
+
 async def test_an_answer_without_any_response_is_no_empty_result() -> None:
     spanner = FakeSpanner({"": [[TIME]]})
     spanner.answers = [FakeAnswer([])]

@@ -6,6 +6,7 @@ retries by itself, without a wait; its calls retry where ours must end within a 
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ LARGE_TIMEOUT: Final = 60.0
 """Seconds until the next response of a query whose result is as large as the customer's schema."""
 _MOMENT: Final = 0.4
 """Seconds in which a transaction whose caller has gone may still end, and then be rolled back."""
+_ABORTED_KEPT: Final = 32
+"""Of how many aborted transactions the next attempt is awaited: one that never comes is forgotten."""
 _COMMITS_REPEATED: Final = 3
 """How often a Commit is sent again because Spanner answers with a newer precommit token."""
 
@@ -277,8 +280,8 @@ class SpannerDatabaseClient:
         self._writing = asyncio.Lock()
         self._schema_change: tuple[Sequence[str], Any] | None = None
         """The statements that run, and their operation."""
-        self._aborted: tuple[Statement, bytes] | None = None
-        """The transaction that was aborted last: the next attempt takes over its priority for locks."""
+        self._aborted: deque[tuple[Statement, bytes]] = deque(maxlen=_ABORTED_KEPT)
+        """Transactions that were aborted: the next attempt with the same read takes over the priority for locks."""
 
     @property
     def metadata(self) -> Sequence[tuple[str, str]]:
@@ -444,7 +447,8 @@ class SpannerDatabaseClient:
         *,
         large: bool,
     ) -> T:
-        before = self._aborted[1] if self._aborted is not None and self._aborted[0] == statement else b""
+        aborted = next((one for one in self._aborted if one[0] == statement), None)
+        before = b"" if aborted is None else aborted[1]
         read_write = TransactionOptions.ReadWrite(multiplexed_session_previous_transaction_id=before)
         begin = TransactionSelector(begin=TransactionOptions(read_write=read_write))
         result = _Result()
@@ -458,15 +462,20 @@ class SpannerDatabaseClient:
             raise
         except Aborted:
             if result.transaction:
-                self._aborted = statement, result.transaction
+                self._forget(aborted)
+                self._aborted.append((statement, result.transaction))
             raise
         except BaseException:
             await self._roll_back(session, result.transaction)
             raise
-        self._aborted = None
+        self._forget(aborted)
         if not mutations:
             await self._roll_back(session, result.transaction)
         return answer
+
+    def _forget(self, aborted: tuple[Statement, bytes] | None) -> None:
+        if aborted is not None:
+            self._aborted.remove(aborted)
 
     async def _commit(self, session: str, transaction: bytes, mutations: list[Mutation], token: Any) -> None:
         again = {"session": session, "transaction_id": transaction, "request_options": self._request_options}
