@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from deploy.local.platform.services import CONSUMER, Pipeline, Service, wait_unt
 from deploy.local.platform.stack import PrintLine
 from deploy.local.platform.target import BigQueryDataset
 from shared.pubsub.channels import open_channel
+from shared.pubsub.topology import create_topology
 from tests.benchmarks.null_write_server import STATS
 from tests.benchmarks.workload import CHANGE_STREAM
 
@@ -60,7 +61,9 @@ class Platform:
     null: NullWriteServer
     print_line: PrintLine
 
-    def pipeline(self, name: str, *, null: bool = False, **more: str) -> Pipeline:
+    def pipeline(
+        self, name: str, *, null: bool = False, ack_deadline: timedelta | None = None, **more: str
+    ) -> Pipeline:
         """Return a pipeline of its own topics and dataset, both of which it makes."""
         made = Pipeline(
             **{
@@ -76,7 +79,8 @@ class Platform:
                 **more,
             }
         )
-        made.create_topics()
+        topology = made.topology if ack_deadline is None else replace(made.topology, ack_deadline=ack_deadline)
+        create_topology(self.channel, topology)
         with closing(self.dataset(made)) as dataset:
             dataset.create()
         return made

@@ -39,6 +39,8 @@ class Measured:
     """The target, where more is better."""
     below: float | None = None
     """The target, where less is better."""
+    times_baseline: float | None = None
+    """The least ratio to the baseline, where that is the target."""
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -74,7 +76,9 @@ class Measured:
         """Return whether the target is reached; None where there is none."""
         if self.at_least is not None:
             return self.value >= self.at_least
-        return None if self.below is None else self.value < self.below
+        if self.below is not None:
+            return self.value < self.below
+        return None if self.times_baseline is None else self.ratio is not None and self.ratio >= self.times_baseline
 
     def as_json(self) -> dict[str, Any]:
         """Return the figure as an object of the JSON file."""
@@ -85,6 +89,8 @@ class Measured:
             found["ratio"] = self.ratio
         if self.at_least is not None or self.below is not None:
             found["target"] = self.at_least if self.at_least is not None else self.below
+        if self.times_baseline is not None:
+            found["target_ratio"] = self.times_baseline
         return found | ({"note": self.note} if self.note else {})
 
 
@@ -150,7 +156,9 @@ def profile_table(title: str, stages: Mapping[str, tuple[float, float]]) -> Tabl
 def _target(one: Measured) -> str:
     if one.met is None:
         return ""
-    sign = ">=" if one.at_least is not None else "<"
-    target = one.at_least if one.at_least is not None else one.below
-    assert target is not None
-    return f"{sign} {shown(target)} {'met' if one.met else 'missed'}"
+    target = f">= {one.times_baseline} x"
+    if one.at_least is not None:
+        target = f">= {shown(one.at_least)}"
+    elif one.below is not None:
+        target = f"< {shown(one.below)}"
+    return f"{target} {'met' if one.met else 'missed'}"

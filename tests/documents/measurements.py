@@ -56,6 +56,7 @@ def _line(one: Mapping[str, Any]) -> str:
     spread = "one" if len(runs) == 1 else f"{shown(min(runs))}-{shown(max(runs))}"
     baseline = f"{shown(one['baseline'])}: {shown(one['ratio'])} x" if "ratio" in one else ""
     target = shown(one["target"]) if "target" in one else ""
+    target = f"{one['target_ratio']:g} x" if "target_ratio" in one else target
     return f"| `{one['name']}` | {shown(one['value'])} {one['unit']} | {spread} | {baseline} | {target} |\n"
 
 

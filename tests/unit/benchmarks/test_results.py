@@ -52,6 +52,14 @@ def test_a_target_is_met_or_missed(at_least: float | None, below: float | None, 
     assert Measured(name="a", unit="s", runs=[2.0], at_least=at_least, below=below).met is met
 
 
+@pytest.mark.parametrize(("baseline", "met"), [([1.0, 2.0], True), ([1.0, 4.0], False), ([], False)])
+def test_a_ratio_that_is_the_target_is_met_or_missed(baseline: list[float], met: bool) -> None:
+    one = Measured(name="a", unit="s", runs=[4.0, 4.0], baseline_runs=baseline, times_baseline=3)
+
+    assert one.met is met
+    assert one.as_json()["target_ratio"] == 3
+
+
 def test_without_a_target_there_is_nothing_to_meet() -> None:
     assert Measured(name="a", unit="s", runs=[2.0]).met is None
 
