@@ -26,22 +26,24 @@ MISCONFIGURED: Final = 2
 class Service:
     """A service as the launcher knows it.
 
-    ``variable``: the setting that only this service requires: where it is set, the service is configured here.
+    ``variables``: settings that only this service requires: where all are set, the service is configured here.
     ``status``: the command that prints how the service is.
     """
 
     module: str
     does: str
-    variable: str
+    variables: Sequence[str]
     status: str = "status"
 
 
 SERVICES: Final[Mapping[str, Service]] = {
-    "spanner-reader": Service("services.spanner_reader", "publishes a Spanner change stream", "CHANGE_STREAM"),
-    "bigtable-reader": Service("services.bigtable_reader", "publishes a Bigtable table's changes", "BIGTABLE_TABLE"),
-    "consumer": Service("services.cdc_consumer", "applies the topic's changes to BigQuery", "SUBSCRIPTION"),
+    "spanner-reader": Service("services.spanner_reader", "publishes a Spanner change stream", ["CHANGE_STREAM"]),
+    "bigtable-reader": Service("services.bigtable_reader", "publishes a Bigtable table's changes", ["BIGTABLE_TABLE"]),
+    "consumer": Service(  # readers may have a SUBSCRIPTION, and dead_letter a BIGQUERY_DATASET
+        "services.cdc_consumer", "applies the topic's changes to BigQuery", ["SUBSCRIPTION", "BIGQUERY_DATASET"]
+    ),
     "dead-letters": Service(
-        "services.dead_letter", "stores and replays dead letters", "DEAD_LETTER_SUBSCRIPTION", status="stats"
+        "services.dead_letter", "stores and replays dead letters", ["DEAD_LETTER_SUBSCRIPTION"], status="stats"
     ),
 }
 CONSUMER_COMMANDS: Final = ("setup", "delete-missing-rows", "reconcile")
@@ -79,7 +81,7 @@ Examples:
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run what the command line names; return its exit code."""
     match arguments:
-        case [] | ["-h" | "--help"]:
+        case [] | ["-h" | "--help"] | ["status" | "doctor", "-h" | "--help"]:
             sys.stdout.write(usage())
             return 0
         case ["--version"]:
@@ -138,9 +140,11 @@ def command_line(service: Service, arguments: Sequence[str]) -> list[str]:
 
 def run_all(command: str, environ: Mapping[str, str], *, as_json: bool) -> int:
     """Run a command of every service that the environment configures; return the highest exit code."""
-    configured = {name: one for name, one in SERVICES.items() if environ.get(one.variable, "").strip()}
+    configured = {
+        name: one for name, one in SERVICES.items() if all(environ.get(each, "").strip() for each in one.variables)
+    }
     if not configured:
-        variables = ", ".join(f"{one.variable} ({name})" for name, one in SERVICES.items())
+        variables = ", ".join(f"{' and '.join(one.variables)} ({name})" for name, one in SERVICES.items())
         where = "under `make up`, .run/up/NAME.env has the settings of a service"
         return refuse(f"no service is configured in this environment: set one of {variables}; {where}")
     codes, documents = [], {}

@@ -160,7 +160,8 @@ def check_topic(
         raise MessagesLostError(
             "subscription-of-changes-missing",
             f"topic {topic} would lose messages: it has no subscription {subscription}, which SUBSCRIPTION names. Make "
-            f"it with `{SETUP}`, or name the one that the consumer reads",
+            f"it with `{SETUP}`. If the name is wrong, name the one that the consumer reads, and end each resync that "
+            "was requested for it with the reader's command `synced TABLE`",
         )
     for name in there if subscription is None else [subscription]:
         found = pubsub.subscription(name)

@@ -113,6 +113,12 @@ class ReaderSettings:
         check_together(self)
 
     @together
+    def _topics(self) -> str | None:
+        topics = (self.topic, self.dead_letter_topic)
+        same = len({one if "/" in one else f"projects/{self.project}/topics/{one}" for one in topics}) == 1
+        return "TOPIC and DEAD_LETTER_TOPIC are the same: name the topic of the dead letters" if same else None
+
+    @together
     def _times(self) -> str | None:
         start, end = self.start_timestamp, self.end_timestamp
         wrong = start is not None and end is not None and end < start

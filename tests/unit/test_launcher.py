@@ -42,6 +42,12 @@ def test_a_command_of_the_consumer_needs_no_service_name() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [["--help"], ["status", "-h"], ["doctor", "--help"]])
+def test_help_of_what_is_of_all_services_is_the_launchers(words: list[str]) -> None:
+    ran = launched(*words)
+    assert (ran.returncode, ran.stdout) == (0, usage())
+
+
 def test_to_watch_takes_the_services_that_are_named() -> None:
     ran = launched("status", "--watch")
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -49,7 +55,7 @@ def test_to_watch_takes_the_services_that_are_named() -> None:
 
 
 def test_doctor_runs_for_each_configured_service_and_ends_with_the_highest_code() -> None:
-    ran = launched("doctor", "--json", CHANGE_STREAM="stream", BIGTABLE_TABLE="table")
+    ran = launched("doctor", "--json", CHANGE_STREAM="stream", BIGTABLE_TABLE="table", SUBSCRIPTION="of-the-consumer")
     assert (ran.returncode, set(json.loads(ran.stdout))) == (1, {"spanner-reader", "bigtable-reader"})
 
 

@@ -36,6 +36,12 @@ def test_what_has_to_be_set_is_named_in_one_error() -> None:
         assert f"{variable} is not set" in str(error.value)
 
 
+@pytest.mark.parametrize("topic", ["t", "projects/p/topics/t"])
+def test_dead_letters_do_not_go_to_the_topic_of_changes(topic: str) -> None:
+    with pytest.raises(MisconfiguredError, match="TOPIC and DEAD_LETTER_TOPIC are the same"):
+        read(DEAD_LETTER_TOPIC=topic)
+
+
 @pytest.mark.parametrize("interval", ["1000ms", "300000ms", "10s"])
 def test_a_heartbeat_interval_that_spanner_takes(interval: str) -> None:
     assert timedelta(seconds=1) <= read(HEARTBEAT_INTERVAL=interval).heartbeat_interval <= timedelta(minutes=5)
