@@ -32,7 +32,9 @@ class FileLock:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise MisconfiguredError(
-                "lock-file-not-opened", f"{self._path} cannot be opened: {error.strerror} ({self._setting})"
+                "lock-file-not-opened",
+                f"{self._path} cannot be opened: {error.strerror}; make its directory and let this user write there, "
+                f"or set {self._setting} to another place",
             ) from error
         try:
             try:
@@ -51,7 +53,9 @@ class FileLock:
                 os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             except OSError as error:
                 raise MisconfiguredError(
-                    "lock-file-not-written", f"{self._path} cannot be written: {error.strerror} ({self._setting})"
+                    "lock-file-not-written",
+                    f"{self._path} cannot be written: {error.strerror}; make room on its disk, or set {self._setting} "
+                    "to another place",
                 ) from error
             yield
         finally:

@@ -210,8 +210,9 @@ class TestOneCollector:
         with collector_lock(f"sqlite:///{path}"), sqlite_store(path) as store:
             assert store.keep([an_arrival()], NOW).new == 1
 
-    def test_a_folder_that_cannot_be_written_to_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(MisconfiguredError, match="cannot be opened"):
+    def test_a_folder_that_is_missing_is_named_with_the_fix(self, tmp_path: Path) -> None:
+        fix = "make its directory and let this user write there, or set DATABASE to another place"
+        with pytest.raises(MisconfiguredError, match=f"letters.sqlite3.collector cannot be opened: .*; {fix}"):
             collector_lock(f"sqlite:///{tmp_path}/none/letters.sqlite3").__enter__()
 
     def test_postgresql_takes_any_number(self) -> None:

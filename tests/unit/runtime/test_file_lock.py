@@ -6,12 +6,15 @@ import os
 import socket
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint
 from services.dead_letter.adapters.store.lock import collector_lock
 from shared.contracts.errors import MisconfiguredError
+
+SETTINGS: Final = [("cdc_consumer", "CHECKPOINT_LOCATION"), ("dead_letter", "DATABASE")]
 
 
 def the_lock(service: str, directory: Path) -> AbstractContextManager[None]:
@@ -20,7 +23,7 @@ def the_lock(service: str, directory: Path) -> AbstractContextManager[None]:
     return owned_checkpoint(str(directory))
 
 
-@pytest.mark.parametrize(("service", "setting"), [("cdc_consumer", "CHECKPOINT_LOCATION"), ("dead_letter", "DATABASE")])
+@pytest.mark.parametrize(("service", "setting"), SETTINGS)
 @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_is_named_with_its_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, setting: str, code: int
@@ -38,13 +41,15 @@ def test_a_file_system_without_locks_is_named_with_its_setting(
     assert f"set {setting} to a path on a file system that has file locks" in message
 
 
-@pytest.mark.parametrize("service", ["cdc_consumer", "dead_letter"])
-def test_a_full_disk_is_named_with_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str) -> None:
+@pytest.mark.parametrize(("service", "setting"), SETTINGS)
+def test_a_full_disk_is_named_with_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, setting: str
+) -> None:
     def refuse(*_arguments: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(MisconfiguredError, match="cannot be written: No space left on device"):
+    with pytest.raises(MisconfiguredError, match=f"cannot be written: No space left on device; .* or set {setting} to"):
         the_lock(service, tmp_path).__enter__()
 
 
