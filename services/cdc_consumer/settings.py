@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.runtime.google_names import project_id, subscription_id, topic_id
+from shared.runtime.google_names import dataset_id, project_id, subscription_id, topic_id
 from shared.runtime.settings import LogFormat, LogLevel, check_together, file_there, setting, together
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+)(?:,\d+)?\])?", re.ASCII)
@@ -38,7 +38,7 @@ class Settings:
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     subscription: str = setting("the subscription of the change batches", check=subscription_id)
     dead_letter_topic: str = setting("the topic for what can never be applied", check=topic_id)
-    bigquery_dataset: str = setting("the dataset of the mirrored tables")
+    bigquery_dataset: str = setting("the dataset of the mirrored tables", check=dataset_id)
     bigquery_project: str | None = setting("the dataset's project; the project", default=None, check=project_id)
     tables_file: Path | None = setting(
         "which tables, under what names and how (TOML); all, as they are", default=None, check=file_there
@@ -205,7 +205,7 @@ class SetupSettings:
 class TablesSettings:
     """What `tables` takes beside the file that it checks. Whether the consumer's own settings are right it reports."""
 
-    bigquery_dataset: str = setting("the dataset of the mirrored tables", default="BIGQUERY_DATASET")
+    bigquery_dataset: str = setting("the dataset of the mirrored tables", default="BIGQUERY_DATASET", check=dataset_id)
     source_rows: str = setting(
         "the command that answers for the source: its reader's command `rows`, run with the environment of this one",
         default="python -m services.spanner_reader rows",
@@ -217,7 +217,7 @@ class ReconcileSettings:
     """What `reconcile` has to know of the consumer whose mirrors it compares, and how it asks their source."""
 
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
-    bigquery_dataset: str = setting("the dataset of the mirrored tables")
+    bigquery_dataset: str = setting("the dataset of the mirrored tables", check=dataset_id)
     bigquery_project: str | None = setting("the dataset's project; the project", default=None, check=project_id)
     tables_file: Path | None = setting(
         "which tables, under what names and how (TOML), as the consumer has it", default=None, check=file_there

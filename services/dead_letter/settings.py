@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from shared.runtime.google_names import project_id, subscription_id, topic_id
+from shared.runtime.google_names import dataset_id, project_id, subscription_id, topic_id
 from shared.runtime.settings import HIDDEN, LogFormat, LogLevel, check_together, file_there, hidden, setting, together
 
 # SQLAlchemy's form: dialect+driver://user:password@host/name?option=value. A password that holds a bare "@" or "/" is
@@ -71,6 +71,7 @@ class CommandSettings:
     bigquery_dataset: str | None = setting(
         "the dataset of the mirrors, which show whether a dead letter is superseded; else that is not checked",
         default=None,
+        check=dataset_id,
     )
     tables_file: Path | None = setting(
         "under what names tables are mirrored (TOML); as they are", default=None, check=file_there

@@ -22,7 +22,7 @@ from services.spanner_reader.settings import Settings as SpannerReader
 from shared.contracts.durations import format_duration, parse_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.google_names import project_id, subscription_id, topic_id
+from shared.runtime.google_names import dataset_id, project_id, subscription_id, topic_id
 from shared.runtime.settings import (
     HIDDEN,
     LogLevel,
@@ -240,6 +240,14 @@ def test_names_of_topics_and_subscriptions_are_refused_by_their_variable_and_the
         assert "no name that starts with 'goog'" in lines[variable]
     topic_id("projects/example.com:p/topics/changes")
     subscription_id("changes-1")
+
+
+@pytest.mark.parametrize("dataset", ["my-project:mirror", "my-project.mirror", "my-mirror", "m" * 1025])
+def test_what_cannot_be_a_dataset_is_refused_and_its_project_sent_to_the_setting_for_it(dataset: str) -> None:
+    for service in (Consumer, Reconcile, DeadLetterCommands):
+        with pytest.raises(MisconfiguredError, match=r"BIGQUERY_DATASET=.*; the project goes into BIGQUERY_PROJECT"):
+            read_settings(service, {"BIGQUERY_DATASET": dataset})
+    dataset_id("_Mirror_2" + "m" * 1000)
 
 
 @pytest.mark.parametrize("size", ["lots", "1", "1 g", "-1g", "0g", "1gb"])
