@@ -143,7 +143,7 @@ def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> 
     }
     assert "tables.toml:2" in found["tables file"].detail
     assert found["subscription gone"].fix.endswith("or make it with python -m services.cdc_consumer setup")
-    assert f"bq --project_id={PROJECT} mk --dataset nowhere" in found["dataset nowhere"].fix
+    assert f"bq --location=LOCATION --project_id={PROJECT} mk --dataset nowhere;" in found["dataset nowhere"].fix
     assert "UNAVAILABLE" in found["write API"].detail
 
 

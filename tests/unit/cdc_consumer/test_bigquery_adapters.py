@@ -132,7 +132,7 @@ def test_a_refused_table_is_in_trouble_by_itself_unless_its_dataset_is_refused_t
         assert type(raised.value) is TransientError
     else:
         assert type(raised.value) is (TableTroubleError if named else DatasetRefusedError)
-        fix = "roles/bigquery.dataEditor on it" if kind is exceptions.Forbidden else "bq --project_id=p mk --dataset"
+        fix = "roles/bigquery.dataEditor on it" if kind is exceptions.Forbidden else "--project_id=p mk --dataset"
         assert fix in str(raised.value)
 
 

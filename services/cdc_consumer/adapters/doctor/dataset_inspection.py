@@ -56,7 +56,10 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
     try:
         found = client.get_dataset(path, retry=_NO_RETRY, timeout=_TIMEOUT)
     except exceptions.NotFound:
-        fix = f"correct BIGQUERY_DATASET or the tables file, or bq --project_id={project} mk --dataset {dataset}"
+        fix = (
+            f"correct BIGQUERY_DATASET or the tables file, or bq --location=LOCATION --project_id={project} mk "
+            f"--dataset {dataset}; LOCATION is the region or multi-region of its source, and can never be changed"
+        )
         yield Finding.error(what, f"{path} does not exist", fix)
         yield from _write_api(storage, project, dataset, _PROBE)
         return

@@ -102,7 +102,8 @@ def check_dataset(
             raise MisconfiguredError(
                 "dataset-missing",
                 f"dataset {project}.{dataset} does not exist (BIGQUERY_DATASET, or the tables file, names it); make "
-                f"it: bq --project_id={project} mk --dataset {dataset}",
+                f"it: bq --location=LOCATION --project_id={project} mk --dataset {dataset}; LOCATION is the region or "
+                "multi-region of its source, and can never be changed",
             ) from error
         except exceptions.Forbidden as error:
             if beyond_limits(error):
