@@ -1,4 +1,5 @@
-# A Spanner database, mirrored. `terraform init`, then `terraform apply -var project=... -var location=...`.
+# A Spanner database, mirrored. `terraform init`, then `terraform apply -var project=... -var location=...
+# -var spanner_instance=... -var spanner_database=...`.
 
 terraform {
   required_version = ">= 1.5"
@@ -52,11 +53,11 @@ module "millrace" {
 }
 
 output "settings" {
-  value = module.millrace.settings
+  value = yamlencode(module.millrace.settings)
 }
 
 output "service_accounts" {
-  value = module.millrace.service_accounts
+  value = yamlencode(module.millrace.service_accounts)
 }
 
 output "images" {
