@@ -54,7 +54,7 @@ def main() -> int:
     """Serve until asked to end."""
     counted = Counted()
     server = grpc.server(
-        ThreadPoolExecutor(max_workers=64),  # a connection keeps one for as long as it is open
+        ThreadPoolExecutor(max_workers=1_000),  # a connection keeps one for as long as it is open
         options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)],
     )
     write = {"AppendRows": grpc.stream_stream_rpc_method_handler(counted.append_rows)}
