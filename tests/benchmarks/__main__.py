@@ -24,6 +24,7 @@ from tests.benchmarks.cluster import measure_cluster
 from tests.benchmarks.completion import measure_completion
 from tests.benchmarks.dead_letters import measure_dead_letters
 from tests.benchmarks.drain import measure_drain
+from tests.benchmarks.executors import measure_executors
 from tests.benchmarks.flatness import measure_backlog, measure_flatness
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.keys import measure_keys
@@ -83,6 +84,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_drain(platform, sizes)
             case "cluster":
                 measured += measure_cluster(platform, sizes)
+            case "executors":
+                measured += measure_executors(platform, sizes)
             case "java":
                 measured += measure_java(platform, sizes)
             case "flatness":

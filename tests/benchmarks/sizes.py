@@ -9,6 +9,7 @@ PARTS: Final = (
     "start",
     "drain",
     "cluster",
+    "executors",
     "java",
     "flatness",
     "backlog",
