@@ -1,6 +1,7 @@
 """Messages on their way through Spark: their data, in files or compressed, comes whole or not at all; no file stays."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -130,6 +131,15 @@ def test_messages_of_a_key_are_in_one_portion_and_for_the_same_task_each_time(ke
     assert task_of == _tasks_of_keys(again)
     assert set(task_of.values()) <= set(numbers)
     assert sum(len(whole(portions.slice(row, 1))) for row in range(len(portions))) == len(keys)
+
+
+@pytest.mark.parametrize("tasks", [2, 4, 8, 16])
+@pytest.mark.parametrize("key", ["{}/{}", "{}/snapshot-{}"])
+def test_each_task_gets_as_many_buckets_of_a_table_as_any_other(key: str, tasks: int) -> None:
+    for table in ("orders", "orders/2", "5"):
+        keys = [key.format(table, bucket) for bucket in range(16)]
+        portions = to_portions(an_answer(*[b""] * 16, keys=keys), numbers_for(tasks))
+        assert set(Counter(_tasks_of_keys(portions).values()).values()) == {16 // tasks}
 
 
 def _tasks_of_keys(portions: pa.RecordBatch) -> dict[str, int]:

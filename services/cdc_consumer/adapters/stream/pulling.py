@@ -204,11 +204,20 @@ def to_portions(response: Any, tasks: Sequence[int], file: DataFile | None = Non
     """
     portions: dict[int, list[Any]] = {}
     for one in response.received_messages:
-        task = tasks[crc32(_key(one.message).encode()) % len(tasks)]
+        task = tasks[_task_of(_key(one.message), len(tasks))]
         portions.setdefault(task, []).append(one)
     packed = [pack(_to_messages(received, file)) for received in portions.values()]
     columns: list[Sequence[Any]] = [list(portions), [crc32(each) for each in packed], packed]
     return _to_batch(columns, PORTION_SCHEMA)
+
+
+def _task_of(key: str, tasks: int) -> int:
+    """Return which of so many tasks a key is for: a table's buckets, numbers at the end of keys, go to each in turn.
+
+    By a hash of the whole key one of eight tasks had up to half as much again as the mean, by what tables were called.
+    """
+    table = key.rstrip("0123456789")
+    return (crc32(table.encode()) + int(key[len(table) :][-9:] or "0")) % tasks
 
 
 def _to_messages(received: Sequence[Any], file: DataFile | None) -> pa.RecordBatch:
