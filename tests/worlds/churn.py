@@ -3,11 +3,12 @@
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from deploy.local.platform.processes import Process
+from tests.integration.log_lines import events
 from tests.integration.readers import Readers
 
 REPLICAS: Final = 3
@@ -65,8 +66,8 @@ class Churn:
                 leaving.ask_to_end()
                 self._readers.wait(lambda: leaving.exit_code == 0, "the replica to leave")
             case "stand still":
-                with standing_still(self._chance.choice(self.replicas)):
-                    self._live(SECONDS)
+                while not self._stands_still(self._chance.choice(self.replicas)):
+                    pass
             case "unconfirmed":
                 self._kill_unconfirmed()
             case _:
@@ -85,6 +86,31 @@ class Churn:
 
     def _one(self) -> Process:
         return self.replicas.pop(self._chance.randrange(len(self.replicas)))
+
+    def _stands_still(self, replica: Process) -> bool:
+        """Let a replica stand still until another has taken over from it; return False where it owned no partition."""
+        with standing_still(replica):
+            owned = {partition for partition, owner in self._owners().items() if owner == replica.name}
+            _code, status = self._readers.status()
+            if not any(one["partitions"] for one in status["readers"] if f"/{replica.pid}/" in one["owner"]):
+                return False
+            self._live(SECONDS)
+            self._readers.wait(
+                lambda: any(owner != replica.name for partition, owner in self._owners().items() if partition in owned),
+                "another to take over",
+                self._pull,
+            )
+        return True
+
+    def _owners(self) -> Mapping[str, str]:
+        """Return which replica has claimed each partition last."""
+        claims = [
+            (line["time"], str(line.get("partition_token", line.get("stream_range"))), process.name)
+            for process in self._readers.processes.running
+            if process.name.startswith("reader")
+            for line in events(process, "partition_claimed")
+        ]
+        return {partition: name for _time, partition, name in sorted(claims)}
 
     def _kill_unconfirmed(self) -> None:
         """Kill a replica when heartbeats have come behind changes that Pub/Sub has not confirmed."""
