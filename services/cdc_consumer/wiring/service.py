@@ -262,6 +262,8 @@ def run_query(
                 session.sparkContext.setLogLevel("OFF")
         (exchange / "stop").touch()  # the source starts no further micro-batch
         reports.stop_tasks()  # the sink waits for no service
+        if not stop.requested:  # the query has failed, and with the session Spark ends tasks that release messages yet
+            reports.take_last_words()
 
     watch(query, health, stop, stop_tasks, exchange / _DRAINED, may_end=settings.trigger == "available-now")
 

@@ -424,6 +424,25 @@ def test_tasks_hear_of_a_stop_whether_they_listened_before_or_not_and_of_the_dri
     assert orphan.wait(timedelta(seconds=10))
 
 
+def test_what_tasks_report_that_have_heard_of_a_stop_is_taken_before_their_spark_ends() -> None:
+    stop, taken = Stop(), list[Report]()
+    with receiving_reports(taken.append, DeadLetterLimit()) as server:
+        address = server.listen("127.0.0.1")
+        request_at_driver_stop(address, stop)
+        holds, released = Report(oldest_outstanding=1), Report(counts=Counts(released=1))
+        send_report(address, holds)
+
+        def release() -> None:
+            Stop().wait(timedelta(seconds=1))  # longer than a silence that ends what needs no more
+            send_report(address, released)
+
+        with stop.calling(release):
+            assert not stop.wait(timedelta(milliseconds=200))
+            server.stop_tasks()
+            server.take_last_words()
+            assert taken == [holds, released]
+
+
 def test_one_attempt_to_reach_the_driver_that_fails_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stop, attempts, connect = Stop(), count(), reports._connect
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import count
@@ -39,6 +39,7 @@ _RECONNECTED_AFTER: Final = timedelta(seconds=1)
 _CONNECTS: Final = 3
 """Attempts in a row that fail before the driver is taken to be gone; one that is refused is enough."""
 _LAST_WORDS: Final = 3.0  # seconds in which processes that are about to end may still say something
+_RELEASED_WITHIN: Final = 4.0  # seconds in which a task releases its messages: for three it awaits BigQuery's answer
 _SILENCE: Final = 0.5
 _TURNS: Final = 50
 _STOP: Final = b"stop\n"
@@ -221,6 +222,7 @@ class DriverServer:
         self._servers: list[asyncio.Server] = []
         self._open: set[asyncio.Task[None]] = set()
         self._hear_of_stop: set[asyncio.StreamWriter] = set()
+        self._holding: set[int] = set()  # connections of processes whose task has messages
         self._stopping = False
         self._heard = 0  # connections and lines
         self._thread = threading.Thread(target=self._loop.run_forever, name="reports", daemon=True)
@@ -243,18 +245,16 @@ class DriverServer:
         """Let all tasks hear of a stop: those that wait for a service give up."""
         self._do(self._announce_stop())
 
+    def take_last_words(self) -> None:
+        """Take what tasks still report that have heard of a stop; return once none holds messages, within seconds."""
+        self._do(self._last_words(self._holding, _RELEASED_WITHIN))
+
     def close(self) -> None:
         """Take what is still said by processes that are ending, and end."""
 
         async def end() -> None:
             await self._announce_stop()
-            over, heard = self._loop.time() + _LAST_WORDS, -1
-            while heard < self._heard and self._loop.time() < over:
-                heard = self._heard
-                if self._open:
-                    await asyncio.wait(self._open, timeout=_SILENCE)
-                for _ in range(_TURNS):  # what has arrived in a time when this thread did not run
-                    await asyncio.sleep(0)
+            await self._last_words()
             for server in self._servers:
                 server.close()
             for task in (left := list(self._open)):
@@ -265,6 +265,15 @@ class DriverServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _last_words(self, holding: Collection[int] = (), within: float = _LAST_WORDS) -> None:
+        over, heard = self._loop.time() + within, -1
+        while (holding or heard < self._heard) and self._loop.time() < over:
+            heard = self._heard
+            if self._open:
+                await asyncio.wait(self._open, timeout=_SILENCE)
+            for _ in range(_TURNS):  # what has arrived in a time when this thread did not run
+                await asyncio.sleep(0)
 
     async def _announce_stop(self) -> None:
         self._stopping = True
@@ -290,6 +299,7 @@ class DriverServer:
         finally:
             self._hear_of_stop.discard(writer)
             self._open.discard(task)
+            self._holding.discard(process)
             writer.close()
             self._limit.ended(process)
 
@@ -297,6 +307,8 @@ class DriverServer:
         self._heard += 1
         if line.report is not None:
             self._take(line.report)
+            change = self._holding.discard if line.report.oldest_outstanding is None else self._holding.add
+            change(process)
         if line.remember is not None:
             self._limit.remember(line.remember, process)
         if line.judge is not None:
