@@ -1,14 +1,29 @@
 """The consumer on a cluster that loses what it can lose: no message is lost, and none comes too late."""
 
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 
+import psutil
 import pytest
 
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.services import Service
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.worlds.consumer import ON_SPARK, TIMEOUT, World, acks, asked, counter, ends
+from tests.worlds.consumer import (
+    COME_AGAIN_WITHIN,
+    ON_SPARK,
+    STOP_WITHIN,
+    TIMEOUT,
+    World,
+    acks,
+    asked,
+    counter,
+    ends,
+    executors,
+    kill_with_its_workers,
+)
 from tests.worlds.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -56,9 +71,8 @@ def test_poison_on_all_executors_passes_no_more_than_the_limit_with_a_restart_co
     settings = {"POISON_LIMIT": f"{LIMIT}", "MICRO_BATCH_MESSAGES": "8"}
     world.publish(*garbage)
     passed = 0
-    for module, more in ((ON_SPARK, cluster.settings), (None, {})):
-        kind = {} if module is None else {"module": module}
-        consumer = world.launch("first", **kind, **settings, **more)
+    for _start in range(2):
+        consumer = world.launch("first", module=ON_SPARK, **settings, **cluster.settings)
         consumer.process.expected_to_end = True
         assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
         errors = [event["error"] for event in events(consumer.process, "service_misconfigured")]
@@ -75,8 +89,8 @@ def test_what_a_lost_worker_held_is_applied_by_the_other(world: World, cluster: 
     cluster.workers[0].kill()
     world.fix()
 
+    world.processes.wait_until(acks(consumer, 4 * CHANGES), "what the lost one held, too", COME_AGAIN_WITHIN)
     world.wait_for_rows(dict.fromkeys(range(CHANGES), "name 9"))
-    world.processes.wait_until(acks(consumer, 4 * CHANGES), "all acks", TIMEOUT)
     consumer.process.ask_to_end()
     assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
     (counted,) = events(consumer.process, "leases_counted")
@@ -85,19 +99,88 @@ def test_what_a_lost_worker_held_is_applied_by_the_other(world: World, cluster: 
     assert world.dead_letters() == []
 
 
-def test_a_driver_that_is_killed_in_mid_batch_loses_nothing(world: World, cluster: SparkCluster) -> None:
-    first = world.start("first", module=ON_SPARK, LINGER="2s", **cluster.settings)
-    first.process.expected_to_end = True
+def two_consumers(world: World, cluster: SparkCluster) -> tuple[Service, Service]:
+    """Start two consumers on a cluster: both tasks of the first hold messages, and nothing is left for the second."""
+    first = start_on_cores(2, world, cluster, "first", LINGER="2s")
     warm(world, first)
     let_both_tasks_wait(world, first)
-    first.process.kill()
-    world.fix()
+    cluster.start_worker("worker-of-the-second")
+    return first, start_on_cores(1, world, cluster, "second")
 
-    second = world.start("first", module=ON_SPARK, **cluster.settings)
+
+def start_on_cores(cores: int, world: World, cluster: SparkCluster, name: str, **settings: str) -> Service:
+    """Start a consumer with as many tasks, which leaves other cores of the cluster to others."""
+    few = {"TASKS": f"{cores}", "PYSPARK_SUBMIT_ARGS": f"--total-executor-cores {cores} pyspark-shell"}
+    consumer = world.start(name, module=ON_SPARK, **few, **settings, **cluster.settings)
+    consumer.process.expected_to_end = True
+    return consumer
+
+
+def check_that_the_second_applies_all(world: World, second: Service, killed_at: float) -> None:
+    """Let BigQuery be there again; check that what the first held comes within one ack deadline, and once."""
+    world.fix()
+    passed = timedelta(seconds=time.monotonic() - killed_at)
+    world.processes.wait_until(acks(second, CHANGES), "what the killed one held, too", COME_AGAIN_WITHIN - passed)
     world.wait_for_rows(dict.fromkeys(range(CHANGES), "name 9"))
-    world.processes.wait_until(acks(second, CHANGES), "all acks", TIMEOUT)
-    assert ends(second) == 0
+    assert counter(second, "leases_acquired") == CHANGES
     assert world.dead_letters() == []
+
+
+def test_what_a_killed_executor_held_another_consumer_on_the_cluster_applies_in_time(
+    world: World, cluster: SparkCluster
+) -> None:
+    first, second = two_consumers(world, cluster)
+    before = counter(first, "leases_released")
+    kill_with_its_workers(executors(cluster.workers[0])[0])
+    killed_at = time.monotonic()
+    assert first.process.wait(TIMEOUT) == 1, first.process.obituary()
+
+    check_that_the_second_applies_all(world, second, killed_at)
+    (counted,) = events(first.process, "leases_counted")
+    assert counted["taken"] == counted["acked"] + counted["released"] + counted["left"]
+    assert counted["released"] - before == CHANGES - counted["left"], "leases of the killed one are left, and no other"
+    assert 0 < counted["left"] < CHANGES
+    assert ends(second) == 0
+
+
+def test_what_a_killed_driver_held_another_consumer_applies_in_time_and_its_restart_shares_with_that(
+    world: World, cluster: SparkCluster
+) -> None:
+    first, second = two_consumers(world, cluster)
+    its_executors = [one for worker in cluster.workers for one in executors(worker)]
+    first.process.kill()
+    killed_at = time.monotonic()
+    _gone, alive = psutil.wait_procs(its_executors, timeout=STOP_WITHIN.total_seconds())
+    assert alive == []
+
+    check_that_the_second_applies_all(world, second, killed_at)
+
+    consumers = (start_on_cores(2, world, cluster, "first"), second)
+    sequence = 9
+
+    def both_have_acked() -> bool:
+        nonlocal sequence
+        sequence += 1
+        world.publish(*changes(sequence))
+        return counter(consumers[0], "leases_acked") > 0 and counter(second, "leases_acked") > CHANGES
+
+    world.processes.wait_until(both_have_acked, "acks of both", TIMEOUT)
+    world.wait_for_rows(dict.fromkeys(range(CHANGES), f"name {sequence}"))
+    for one in consumers:
+        assert ends(one) == 0
+        (counted,) = events(one.process, "leases_counted")
+        assert counted["left"] == 0
+    assert world.dead_letters() == []
+
+
+def test_more_tasks_than_the_cluster_has_slots_for_are_refused(world: World, new_processes: Processes) -> None:
+    cluster = SparkCluster(new_processes, workers=1)
+    consumer = world.launch(module="tests.worlds.impatient", TASKS="2", **cluster.settings)
+    consumer.process.expected_to_end = True
+    assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
+    assert events(consumer.process, "executors_awaited")
+    (refused,) = events(consumer.process, "service_misconfigured")
+    assert f"TASKS=2 is more than the 1 that SPARK_MASTER={cluster.master} can run" in refused["error"]
 
 
 def test_a_drain_on_a_cluster_ends_with_success_or_with_what_it_leaves(world: World, cluster: SparkCluster) -> None:
@@ -121,22 +204,3 @@ def drained(world: World, cluster: SparkCluster, name: str) -> int | None:
     (counted,) = events(consumer.process, "leases_counted")
     assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["deferred"] + counted["released"])
     return code
-
-
-def test_two_consumers_share_a_subscription_and_both_apply(world: World) -> None:
-    consumers = [world.start(name, MICRO_BATCH_MESSAGES="20") for name in ("first", "second")]
-    sequence = 0
-
-    def both_have_acked() -> bool:
-        nonlocal sequence
-        sequence += 1
-        world.publish(*changes(sequence))
-        return all(counter(one, "leases_acked") for one in consumers)
-
-    world.processes.wait_until(both_have_acked, "acks of both", TIMEOUT)
-    world.wait_for_rows(dict.fromkeys(range(CHANGES), f"name {sequence}"))
-    for one in consumers:
-        assert ends(one) == 0
-        (counted,) = events(one.process, "leases_counted")
-        assert counted["left"] == 0
-    assert world.dead_letters() == []

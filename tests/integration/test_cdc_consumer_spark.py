@@ -29,7 +29,7 @@ from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
 from tests.worlds.consumer import (
-    ACK_DEADLINE,
+    COME_AGAIN_WITHIN,
     ON_SPARK,
     STOP_WITHIN,
     TIMEOUT,
@@ -39,6 +39,8 @@ from tests.worlds.consumer import (
     command_line,
     counter,
     ends,
+    executors,
+    kill_with_its_workers,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -50,10 +52,6 @@ MESSAGES = 150
 """Of each table: many times as many as there are tasks, in several micro-batches."""
 ROWS_OF = {"planes/0": range(3), "planes/4": range(3, 8)}
 """Rows by ordering key. These keys go to two tasks, so one of them holds three messages, the other five."""
-COME_AGAIN_WITHIN = ACK_DEADLINE + timedelta(seconds=10)
-"""A killed executor extended its leases when it was killed, at the latest. The emulator may give what comes again to no
-pull that waits already, and such a pull lasts five seconds. As much again is for two busy cores.
-"""
 
 
 def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(world: World) -> None:
@@ -155,7 +153,7 @@ def test_on_two_executors_all_is_applied_and_of_one_that_is_killed_leases_run_ou
     assert _reached_from_outside(first) == set()
     _wait_until_both_executors_have_messages(world, first)
     released = counter(first, "leases_released")
-    _kill_with_its_workers(_executors(first)[0])
+    kill_with_its_workers(executors(first.process)[0])
     killed_at = time.monotonic()
 
     counted = _ended_with_leases_left(first)
@@ -267,13 +265,6 @@ def _of_both_tasks(sequence: int) -> Sequence[Mapping[str, object]]:
     ]
 
 
-def _kill_with_its_workers(executor: psutil.Process) -> None:
-    """Kill an executor as the end of its container does."""
-    for process in (executor, *executor.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
 def _ended_with_leases_left(consumer: Service) -> Mapping[str, Any]:
     """Return what a consumer has counted that ends since a process of Spark's was killed."""
     assert consumer.process.wait(TIMEOUT) == 1, consumer.process.obituary()
@@ -312,10 +303,3 @@ def _reached_from_outside(consumer: Service) -> set[str]:
             listening |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
     assert listening, "at least its health is served"
     return {address for address in listening if not address.removeprefix("::ffff:").startswith("127.")}
-
-
-def _executors(consumer: Service) -> list[psutil.Process]:
-    children = psutil.Process(consumer.process.pid).children(recursive=True)
-    executors = [one for one in children if any("CoarseGrainedExecutorBackend" in word for word in command_line(one))]
-    assert executors, [command_line(one) for one in children]
-    return executors

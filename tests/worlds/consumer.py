@@ -4,7 +4,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from deploy.local.platform.emulators import HOST
-from deploy.local.platform.processes import Processes, wait_until
+from deploy.local.platform.processes import Process, Processes, wait_until
 from deploy.local.platform.services import CONSUMER, Pipeline, Service, start_consumer, wait_until_ready
 from deploy.local.platform.target import BigQueryDataset
 from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
@@ -31,6 +31,10 @@ from tests.integration.pubsub_topics import publish_each, take
 from tests.integration.stand_in import PROJECT, StandIn
 
 ACK_DEADLINE = timedelta(seconds=15)
+COME_AGAIN_WITHIN = ACK_DEADLINE + timedelta(seconds=10)
+"""A killed executor extended its leases when it was killed, at the latest. The emulator may give what comes again to no
+pull that waits already, and such a pull lasts five seconds. As much again is for two busy cores.
+"""
 STOP_WITHIN = timedelta(seconds=10)
 TIMEOUT = timedelta(minutes=2, seconds=30)
 WITHOUT_SPARK, ON_SPARK = "tests.worlds.without_spark", CONSUMER
@@ -137,6 +141,21 @@ def command_line(process: psutil.Process) -> Sequence[str]:
         return process.cmdline()
     except psutil.Error:
         return ()
+
+
+def executors(process: Process) -> Sequence[psutil.Process]:
+    """Return the executors that a process has started: a worker, or the driver of a local cluster."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    found = [one for one in children if any("CoarseGrainedExecutorBackend" in word for word in command_line(one))]
+    assert found, [command_line(one) for one in children]
+    return found
+
+
+def kill_with_its_workers(executor: psutil.Process) -> None:
+    """Kill an executor as the end of its container does."""
+    for process in (executor, *executor.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def acks(consumer: Service, least: int) -> Callable[[], bool]:
