@@ -57,14 +57,14 @@ async def read_rows(
 class RowChunks:
     """What has come of the row that is not yet whole."""
 
-    def __init__(self, versions_kept: Callable[[str, bytes], int | None] = lambda _family, _qualifier: None) -> None:
+    def __init__(self, versions_kept: Callable[[str, bytes], int | None] | None = None) -> None:
         """``versions_kept`` returns how many versions are kept of a column, by family and qualifier; None: all.
 
         Of a family of which no column is kept, one is there without a version: the row has a cell in that family.
         """
         self._versions_kept = versions_kept
         self._last = b""
-        self._begin(b"")
+        self._forget_row()
 
     def take(self, chunks: Iterable[Any]) -> list[tuple[bytes, RowCells]]:
         """Take chunks, in their order; return the rows that are whole with them. BrokenRowError."""
@@ -84,7 +84,7 @@ class RowChunks:
             if chunk.commit_row:
                 self._last = self._key
                 whole.append((self._key, self._families))
-                self._begin(b"")
+                self._forget_row()
         return whole
 
     @property
@@ -102,8 +102,8 @@ class RowChunks:
         if self._key:
             raise BrokenRowError("the answer ended within a row")
 
-    def _begin(self, row_key: bytes) -> None:
-        self._key = row_key
+    def _forget_row(self) -> None:
+        self._key = b""
         """Empty: no row is under way."""
         self._families: RowCells = {}
         self._family = ""
@@ -121,7 +121,7 @@ class RowChunks:
             raise BrokenRowError("a row was taken back before it began")
         if chunk.row_key or chunk.HasField("family_name") or chunk.HasField("qualifier") or chunk.value:
             raise BrokenRowError("a row is taken back by a chunk with content")
-        self._begin(b"")
+        self._forget_row()
 
     def _take_chunk(self, chunk: Any) -> None:
         """Take a chunk of a cell's value."""
@@ -150,7 +150,7 @@ class RowChunks:
                 raise BrokenRowError("a row begins without key, family and qualifier")
             if row_key <= self._last:
                 raise BrokenRowError("rows out of order")
-            self._begin(row_key)
+            self._key = row_key
         elif row_key and row_key != self._key:
             raise BrokenRowError("a row begins before another is committed")
         if has_family:
@@ -164,7 +164,7 @@ class RowChunks:
     def _find_versions(self, qualifier: bytes) -> None:
         versions = self._columns.get(qualifier)
         if versions is None:
-            most = self._versions_kept(self._family, qualifier)
+            most = None if self._versions_kept is None else self._versions_kept(self._family, qualifier)
             versions = [] if most is None else _Limited(most)
             if most != 0 or not self._columns:
                 self._columns[qualifier] = versions

@@ -107,7 +107,7 @@ class ArrivingRows:
 
     def __init__(self, watched: Watched | None, largest_row: int) -> None:
         """``largest_row``: bytes of an image."""
-        self._chunks = RowChunks() if watched is None else RowChunks(watched.versions_in_image)
+        self._chunks = RowChunks(None if watched is None else watched.versions_kept)
         self._largest = largest_row
         self._arrived = 0
         """Bytes of the row that is not whole yet, and maybe of some before it: never less than its image has."""

@@ -1,7 +1,7 @@
 """Which rows, families and entries are of interest."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from services.bigtable_reader.core.stream.records import DataChange, DeleteFamily, Entry, UnknownEntry
@@ -55,6 +55,11 @@ class Watched:
     def versions(self) -> int:
         """Return how many versions of a cell are read."""
         return self._options.versions
+
+    @property
+    def versions_kept(self) -> Callable[[str, bytes], int | None] | None:
+        """Return `versions_in_image`; None where that is None of every cell."""
+        return None if self._everything and not self._declared else self.versions_in_image
 
     def versions_in_image(self, family: str, qualifier: bytes) -> int | None:
         """Return how many versions of a cell an image holds: 0 where it is left out, None for all that are read."""
