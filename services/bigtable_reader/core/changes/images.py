@@ -118,9 +118,6 @@ class ImageMaker:
         self._buckets = buckets
         self._watched = watched
         self._declared = options.cell_columns
-        self._apart = frozenset((column.family, column.qualifier) for column in self._declared) | frozenset(
-            options.excluded_columns
-        )
         self._ordering_keys = [ordering_key(table, bucket) for bucket in range(buckets)]
         self._families: dict[str, _Family] = {}
         self._known: frozenset[str] = frozenset()
@@ -214,12 +211,13 @@ class ImageMaker:
                 members.append(f'"{column.timestamp}":{"null" if not versions else _cell_time(column, versions[0])}')
         for name, family in self._families.items():
             found = cells.get(name)
-            members.append(f'"{family.column}":{family.text(found, self._apart) if found else "null"}')
+            members.append(f'"{family.column}":{family.text(found) if found else "null"}')
         return f"{{{','.join(members)}}}"
 
     def _family(self, name: str) -> "_Family":
         options = self._options
         own = options.family_columns.get(name)
+        apart = (*((column.family, column.qualifier) for column in self._declared), *options.excluded_columns)
         return _Family(
             name=name,
             column=own.name if own is not None else family_column(name, ROW_KEY),
@@ -227,6 +225,7 @@ class ImageMaker:
             qualifiers=(own.qualifiers if own is not None else None) or options.qualifiers,
             timestamps=options.cell_timestamps or options.versions > 1,
             versions=options.versions,
+            apart=frozenset(qualifier for family, qualifier in apart if family == name),
         )
 
     def _header(self, families: Mapping[str, "_Family"]) -> Header:
@@ -301,27 +300,29 @@ class _Family(msgspec.Struct, frozen=True):
     qualifiers: QualifierEncoding
     timestamps: bool
     versions: int
+    apart: frozenset[bytes]
+    """Qualifiers of what is not among its members."""
     begins: dict[bytes, bytes] = {}
     """Of members, by their qualifiers."""
 
-    def text(self, cells: Mapping[bytes, Sequence[CellVersion]], apart: Collection[tuple[str, bytes]]) -> str:
+    def text(self, cells: Mapping[bytes, Sequence[CellVersion]]) -> str:
         """Return the family as the wire has JSON: a text in quotes; `null` where nothing of it is left."""
-        name = self.name
         if self.values == "base64" and not self.timestamps:
-            return self._plain_text(cells, apart)
+            return self._plain_text(cells)
+        apart = self.apart
         members = [
             f"{self._qualifier(qualifier)}:{self._member(qualifier, versions)}"
             for qualifier in sorted(cells)
-            if (versions := cells[qualifier]) and (name, qualifier) not in apart
+            if (versions := cells[qualifier]) and qualifier not in apart
         ]
         return _json(f"{{{','.join(members)}}}").decode() if members else "null"
 
-    def _plain_text(self, cells: Mapping[bytes, Sequence[CellVersion]], apart: Collection[tuple[str, bytes]]) -> str:
+    def _plain_text(self, cells: Mapping[bytes, Sequence[CellVersion]]) -> str:
         """Return the family whose members are base64: of these the qualifiers alone have to be escaped."""
-        name, begins = self.name, self.begins
+        apart, begins = self.apart, self.begins
         parts = []
         for qualifier in sorted(cells):
-            if (versions := cells[qualifier]) and (name, qualifier) not in apart:
+            if (versions := cells[qualifier]) and qualifier not in apart:
                 parts.append(begins.get(qualifier) or self._begin(qualifier))
                 parts.append(b2a_base64(versions[0].value, newline=False))
         if not parts:
