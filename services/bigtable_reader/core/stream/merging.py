@@ -91,13 +91,13 @@ class Merging:
         )
 
     def _data_change(self, change: Any) -> DataChange | None:
-        head = self._head
+        head, chunks = self._head, change.chunks
         if head is None:
-            head = _head(change)
+            head = _head(change, chunks)
         elif change.type_ != _CONTINUATION:
             raise BrokenStreamError("a change begins before another is done")
         entries, keep_entries = self._entries, self._keep_entries
-        for chunk in change.chunks:
+        for chunk in chunks:
             if self._cell is not None or chunk.HasField("chunk_info"):
                 self._take_chunk(chunk)
                 continue
@@ -121,7 +121,7 @@ class Merging:
         if change.done:
             return self._done(head, change)
         self._head = head
-        self._bytes += change.ByteSize() if self._keep_values else _ENTRY_BYTES * len(change.chunks)
+        self._bytes += change.ByteSize() if self._keep_values else _ENTRY_BYTES * len(chunks)
         if self._bytes > self._most_bytes:
             raise MisconfiguredError(
                 "change-too-large-to-hold",
@@ -185,7 +185,7 @@ def key_range(row_range: Any) -> KeyRange:
         raise BrokenStreamError(f"a range without keys: {error}") from error
 
 
-def _head(change: Any) -> _Head:
+def _head(change: Any, chunks: Any) -> _Head:
     """Return row key, kind, source cluster, commit timestamp and tiebreaker of the first message of a change."""
     kind = change.type_
     if kind not in _KINDS:
@@ -196,7 +196,7 @@ def _head(change: Any) -> _Head:
         raise BrokenStreamError("a change without a row key")
     if not change.HasField("commit_timestamp"):
         raise BrokenStreamError("a change without a commit timestamp")
-    if not change.chunks:
+    if not chunks:
         raise BrokenStreamError("a change that begins without an entry")
     if bool(cluster) != (kind == _USER):
         raise BrokenStreamError("a user's change has a source cluster, and garbage collection has none")
