@@ -88,3 +88,23 @@ def test_the_servers_filter_lets_every_watched_family_through(
     elif name not in excluded:
         assert expression is not None
         assert not re.fullmatch(expression, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        (BigtableOptions(versions=3), False),
+        (BigtableOptions(key_prefixes=("a",), columns=(FamilyColumn(name="bee", family="b"),)), False),
+        (BigtableOptions(versions=3, columns=(CellColumn(name="c", family="f", qualifier=b"q"),)), True),
+        (BigtableOptions(excluded_columns=(("f", b"q"),)), True),
+        (BigtableOptions(excluded_families=("f",)), True),
+        (BigtableOptions(families=("g*",)), True),
+    ],
+)
+def test_cells_are_asked_about_where_an_image_leaves_some_of_what_is_read_out(
+    options: BigtableOptions, asks: bool
+) -> None:
+    watched = Watched(options)
+
+    assert (watched.versions_kept is not None) == asks
+    assert (watched.versions_in_image("f", b"q") is not None) == asks
