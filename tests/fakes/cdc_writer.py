@@ -13,7 +13,6 @@ from services.cdc_consumer.ports import Heard, RowError, TableTroubleError
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.effects import Effects
 from tests.fakes.tables import FakeTables
 
@@ -25,19 +24,19 @@ _SILENT_FOR: Final = timedelta(seconds=120)
 
 
 class Time(Protocol):
-    """What time it is, in nanoseconds, and a way to let it pass."""
+    """How much time has passed, in nanoseconds, and a way to let it pass."""
 
-    time: Nanoseconds
+    passed: int
 
     def pass_time(self, time: timedelta) -> None:
         """Let so much time pass."""
 
 
 class _OwnTime:
-    time = Nanoseconds(0)
+    passed = 0
 
     def pass_time(self, time: timedelta) -> None:
-        self.time = Nanoseconds(self.time + time // timedelta(microseconds=1) * 1_000)
+        self.passed += time // timedelta(microseconds=1) * 1_000
 
 
 class FakeCdcWriter:
@@ -127,18 +126,18 @@ class FakeAppending:
         return self._definition.identity
 
     def _send(self) -> None:
-        self._sent_at = self._gave_up_at = self._writer.clock.time
+        self._sent_at = self._gave_up_at = self._writer.clock.passed
         self._answered_after = self._writer.answers_after.get(self._definition.identity, timedelta(0))
 
     def hear(self, within: timedelta) -> Heard:
         table, clock = self._definition.identity, self._writer.clock
-        left = max(timedelta(0), self._answered_after - _time(clock.time - self._sent_at))
+        left = max(timedelta(0), self._answered_after - _time(clock.passed - self._sent_at))
         if self._errors is None and left > within:
             clock.pass_time(within)
             if table in self._writer.answers_in_parts:
                 return Heard.SOME
-            if _time(clock.time - self._gave_up_at) >= _SILENT_FOR:
-                self._gave_up_at = clock.time
+            if _time(clock.passed - self._gave_up_at) >= _SILENT_FOR:
+                self._gave_up_at = clock.passed
                 raise TransientError(f"table {table}: the connection ended before BigQuery had answered")
             return Heard.NOTHING
         if self._errors is None:

@@ -65,14 +65,14 @@ KINDS = (fails, gives_no_answer, may_not_be_made, may_not_be_written, is_not_fou
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(limits=LIMITS)
     world.stop = PassingStop(world.clock)
-    monkeypatch.setattr("tenacity.time", SimpleNamespace(monotonic=lambda: world.clock.time / 1e9))
+    monkeypatch.setattr("tenacity.time", SimpleNamespace(monotonic=lambda: world.clock.passed / 1e9))
     return world
 
 
 @pytest.fixture
 def delays(world: World) -> list[timedelta]:
     """Return after how long each message was acked."""
-    began, ack, found = world.clock.time, world.leases.ack, []
+    began, ack, found = world.clock.passed, world.leases.ack, []
 
     def note(ack_ids: Sequence[str]) -> None:
         ack(ack_ids)
@@ -83,7 +83,7 @@ def delays(world: World) -> list[timedelta]:
 
 
 def passed(world: World, since: int) -> timedelta:
-    return timedelta(microseconds=(world.clock.time - since) // 1_000)
+    return timedelta(microseconds=(world.clock.passed - since) // 1_000)
 
 
 def apply_to(world: World, number: int, *tables: str) -> Counts:
@@ -110,15 +110,44 @@ def test_a_table_that_stays_in_trouble_delays_no_micro_batch_for_longer(
     world: World, begins: Callable[[World], None]
 ) -> None:
     begins(world)
-    lasted, start = [], world.clock.time
+    lasted, start = [], world.clock.passed
     for number in range(1, 61):
-        began = world.clock.time
+        began = world.clock.passed
         apply_to(world, number, "planes", *OTHERS)
         lasted.append(passed(world, began))
         world.clock.pass_time(timedelta(seconds=9))
 
     assert max(lasted) <= LIMITS.table + MARGIN
     assert sum(lasted, timedelta(0)) <= passed(world, start) / 10
+
+
+@pytest.mark.parametrize("by", [-timedelta(hours=1), timedelta(hours=1)], ids=["back", "forward"])
+@pytest.mark.parametrize("begins", KINDS)
+def test_a_clock_that_is_set_meanwhile_delays_no_micro_batch_for_longer(
+    world: World, begins: Callable[[World], None], by: timedelta
+) -> None:
+    begins(world)
+    set_once = iter([by])
+    world.meanwhile = lambda: world.clock.set(next(set_once, timedelta(0)))
+    began = world.clock.passed
+    counts = apply_to(world, 1, "planes", *OTHERS)
+
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (len(OTHERS), 1, ("planes",))
+    assert passed(world, began) <= LIMITS.table + MARGIN
+
+
+@pytest.mark.parametrize("by", [-timedelta(hours=1), timedelta(hours=1)], ids=["back", "forward"])
+@pytest.mark.parametrize("begins", [fails, gives_no_answer])
+def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_table_is_waited_for_alone(
+    world: World, begins: Callable[[World], None], by: timedelta
+) -> None:
+    begins(world)
+    set_once = iter([by])
+    world.meanwhile = lambda: world.clock.set(next(set_once, timedelta(0)))
+    began = world.clock.passed
+    assert apply_to(world, 1, "planes").deferred == 1
+
+    assert LIMITS.alone <= passed(world, began) <= LIMITS.alone + LIMITS.table + LIMITS.between_calls
 
 
 def test_a_definition_is_waited_for_as_long_as_a_table_is_retried() -> None:
@@ -130,14 +159,14 @@ def test_a_table_alone_in_its_micro_batch_is_waited_for_five_minutes(
     world: World, begins: Callable[[World], None]
 ) -> None:
     begins(world)
-    began = world.clock.time
+    began = world.clock.passed
     counts = apply_to(world, 1, "planes")
 
     assert counts.deferred == 1
     assert world.leases.deferred_for == {"a0": LIMITS.longest_deferral}
     assert LIMITS.alone <= passed(world, began) <= LIMITS.alone + LIMITS.table + LIMITS.between_calls
     world.clock.pass_time(LIMITS.longest_deferral)
-    again = world.clock.time
+    again = world.clock.passed
     apply_to(world, 1, "planes")  # still nothing tells, so it may still be the service
     assert passed(world, again) >= LIMITS.alone
 
@@ -187,13 +216,13 @@ def test_a_table_that_could_not_be_had_while_the_service_was_away_is_in_no_troub
     world: World, delays: list[timedelta], silent: bool
 ) -> None:
     outage = timedelta(seconds=40)
-    until = world.clock.time + outage // timedelta(microseconds=1) * 1_000
+    until = world.clock.passed + outage // timedelta(microseconds=1) * 1_000
     world.tables.unanswered = silent
 
     def is_unavailable(table: str) -> bool:
-        if world.clock.time < until and silent:
+        if world.clock.passed < until and silent:
             world.clock.pass_time(ANSWERS_WITHIN)
-        return table == "planes" and world.clock.time < until
+        return table == "planes" and world.clock.passed < until
 
     world.tables.interrupted = is_unavailable
     world.writer.answers_after["airports"] = outage
@@ -209,7 +238,7 @@ def test_a_service_that_answers_again_may_answer_another_table_first(
     world: World, monkeypatch: pytest.MonkeyPatch, tables: Sequence[str], in_parts: bool
 ) -> None:
     apply_to(world, 1, *OTHERS)
-    began, hear = world.clock.time, FakeAppending.hear
+    began, hear = world.clock.passed, FakeAppending.hear
 
     def hear_others_first(appending: FakeAppending, within: timedelta) -> Heard:
         is_other = appending.table in OTHERS
@@ -231,7 +260,7 @@ def test_a_service_that_answers_again_may_answer_another_table_first(
 def test_a_table_of_many_column_lists_without_a_known_definition_delays_no_micro_batch_for_longer(world: World) -> None:
     has_no_known_definition(world)
     lists = [a_header(columns=(*PLANE_COLUMNS, (f"column_{number}", "STRING"))) for number in range(20)]
-    began = world.clock.time
+    began = world.clock.passed
     counts = world.apply(
         *[a_message(a_change(1, number), header=header) for number, header in enumerate(lists, 1)],
         a_message(a_change(1), header=AIRPORTS),
@@ -242,18 +271,18 @@ def test_a_table_of_many_column_lists_without_a_known_definition_delays_no_micro
 
 
 def test_several_tables_without_a_known_definition_delay_no_micro_batch_for_longer(world: World) -> None:
-    began, asked_at, waited_for = world.clock.time, dict[str, int](), set[str]()
+    began, asked_at, waited_for = world.clock.passed, dict[str, int](), set[str]()
 
     @contextmanager
     def asked_ahead(definitions: Iterable[TableDefinition]) -> Iterator[None]:
-        asked_at.update(dict.fromkeys([each.identity for each in definitions], world.clock.time))
+        asked_at.update(dict.fromkeys([each.identity for each in definitions], world.clock.passed))
         yield
         asked_at.clear()
 
     def is_silent(table: str) -> bool:
         if table in OTHERS and table not in waited_for:
             waited_for.add(table)
-            so_far = passed(world, asked_at.get(table, world.clock.time))
+            so_far = passed(world, asked_at.get(table, world.clock.passed))
             world.clock.pass_time(max(timedelta(0), ANSWERS_WITHIN - so_far))
         return table in OTHERS
 
@@ -266,7 +295,7 @@ def test_several_tables_without_a_known_definition_delay_no_micro_batch_for_long
 
 
 def test_a_table_of_several_column_lists_that_is_answered_a_moment_late_is_in_no_trouble(world: World) -> None:
-    began, asked = world.clock.time, list[str]()
+    began, asked = world.clock.passed, list[str]()
 
     def is_silent(table: str) -> bool:
         if table == "planes" and not asked:
@@ -298,10 +327,10 @@ def test_a_table_whose_answers_are_slow_is_in_trouble_once_and_then_waited_for(w
 
 
 def test_a_silence_that_has_ended_does_not_count_for_a_later_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    began, hear = world.clock.time, FakeAppending.hear
+    began, hear = world.clock.passed, FakeAppending.hear
 
     def answer_in_parts(appending: FakeAppending, within: timedelta) -> Heard:
-        at = (world.clock.time - began) / 1e9
+        at = (world.clock.passed - began) / 1e9
         if at > 330:
             return hear(appending, within)
         world.clock.pass_time(max(within, timedelta(milliseconds=1)))
@@ -325,10 +354,10 @@ def test_a_late_answer_counts_for_nobody_and_the_next_attempt_writes_the_rows(wo
 
 
 def test_what_fails_and_is_then_answered_slowly_is_in_no_trouble(world: World) -> None:
-    failing_until = world.clock.time + 4_000_000_000
+    failing_until = world.clock.passed + 4_000_000_000
 
     def fails_at_first(table: str) -> bool:
-        fails = table == "planes" and world.clock.time < failing_until
+        fails = table == "planes" and world.clock.passed < failing_until
         if fails:
             world.clock.pass_time(timedelta(seconds=4))  # a while goes by until it is sent again
             world.writer.answers_after["planes"] = LIMITS.table * 0.9
@@ -342,8 +371,8 @@ def test_what_fails_and_is_then_answered_slowly_is_in_no_trouble(world: World) -
 
 def test_what_fails_and_then_gives_no_answer_while_it_is_halved_is_waited_for_once(world: World) -> None:
     world.writer.failing.add("planes")
-    world.meanwhile = lambda: gives_no_answer(world) if world.clock.time - began >= 5e9 else None
-    began = world.clock.time
+    world.meanwhile = lambda: gives_no_answer(world) if world.clock.passed - began >= 5e9 else None
+    began = world.clock.passed
     rows = [a_change(number) for number in range(100)]
     counts = world.apply(a_message(*rows), a_message(a_change(1), header=AIRPORTS))
 

@@ -371,15 +371,15 @@ def test_what_is_reported_of_trouble_is_what_was_reported_last_and_its_code_wher
     world: World,
 ) -> None:
     definition = decode_messages(messages_table(a_message(a_change(1))), NOW).tables[0].definition
-    known = world.memory.tables
+    known, now = world.memory.tables, world.clock.monotonic()
     assert known.latest_error(definition) is None
 
-    known.began(definition, NOW, NOW, TableTroubleError("INTERNAL", suspected=True))
+    known.began(definition, now, now, TableTroubleError("INTERNAL", suspected=True))
     error = known.latest_error(definition)
     assert error is not None
     assert (error.shown, error.suspected) == ("INTERNAL", True)
 
-    known.began(definition, NOW, NOW, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
+    known.began(definition, now, now, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
     error = known.latest_error(definition)
     assert error is not None
     assert (str(error), error.shown, error.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)

@@ -410,13 +410,16 @@ def test_a_schema_conflict_is_inspected_again_so_that_a_fixed_table_flows_again(
     assert not world.memory.tables.knows_conflicts
 
 
-def test_a_clock_that_was_set_back_delays_no_inspection_and_no_attempt(world: World) -> None:
+@pytest.mark.parametrize("by", [-timedelta(hours=3), timedelta(hours=3)])
+def test_a_clock_that_was_set_delays_no_inspection_and_no_attempt(world: World, by: timedelta) -> None:
+    world.restart(HASTY)
     world.apply(a_message(a_change(1), header=OTHER_KEY))
     assert world.apply(a_message(a_change(2))).dead_letters == {"schema_conflict": 1}
     world.tables.forbidden.add("airports")
     assert apply_to(world, 1, ("airports",)).tables_in_trouble == ("airports",)
 
-    world.clock.pass_time(-timedelta(hours=3))
+    world.clock.set(by)
+    world.clock.pass_time(HASTY.between_probes)
     world.tables.there.clear()
     world.tables.forbidden.clear()
     counts = apply_to(world, 3, ("airports", "planes"))

@@ -17,6 +17,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.clock import Monotonic
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header, a_message, messages_table
 from tests.fakes.cdc_writer import FakeCdcWriter
@@ -45,14 +46,24 @@ class SetClock:
 
     def __init__(self) -> None:
         self.time = NOW
+        self.passed = 0
         self.ticks = timedelta(0)
 
     def now(self) -> Nanoseconds:
         self.pass_time(self.ticks)
         return self.time
 
+    def monotonic(self) -> Monotonic:
+        self.pass_time(self.ticks)
+        return Monotonic(self.passed)
+
     def pass_time(self, time: timedelta) -> None:
-        self.time = Nanoseconds(self.time + int(time.total_seconds() * 1e9))
+        self.passed += int(time.total_seconds() * 1e9)
+        self.set(time)
+
+    def set(self, by: timedelta) -> None:
+        """Show another time, without that any has passed."""
+        self.time = Nanoseconds(self.time + int(by.total_seconds() * 1e9))
 
 
 class _PassingEvent(threading.Event):

@@ -29,9 +29,8 @@ from google.rpc.status_pb2 import Status
 from services.cdc_consumer.adapters.bigquery.errors import call_status, is_exhausted
 from services.cdc_consumer.core.stream.counts import Appends
 from shared.contracts.errors import TransientError
-from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.credentials import unusable_credentials
-from shared.runtime.clock import Clock
+from shared.runtime.clock import Monotonic, SteadyClock
 from shared.runtime.stop import Stop
 
 _SERVICE: Final = "bigquerystorage.googleapis.com:443"
@@ -275,7 +274,7 @@ class AppendConnection:
 class ConnectionPool:
     """Opens connections and closes them where others need one more. Not for several threads at once."""
 
-    def __init__(self, channel: grpc.Channel, limits: AppendLimits, stop: Stop, clock: Clock) -> None:
+    def __init__(self, channel: grpc.Channel, limits: AppendLimits, stop: Stop, clock: SteadyClock) -> None:
         self._channel = channel
         self._limits = limits
         self._stop = stop
@@ -283,7 +282,7 @@ class ConnectionPool:
         self._open: list[AppendConnection] = []  # the one that was used longest ago first
         self._changed = threading.Condition()
         self._limit = limits.connections
-        self._lowered_at: Nanoseconds | None = None
+        self._lowered_at: Monotonic | None = None
         self._past = Appends()  # over connections that are closed
         self.opened = 0
 
@@ -339,7 +338,7 @@ class ConnectionPool:
         if not self._open:
             return False
         self._limit = len(self._open)
-        self._lowered_at = self._clock.now()
+        self._lowered_at = self._clock.monotonic()
         structlog.get_logger().warning("append_connections_limited", connections=self._limit)
         return True
 
@@ -353,7 +352,7 @@ class ConnectionPool:
 
     def _limit_now(self) -> int:
         if self._lowered_at is not None:
-            since = timedelta(microseconds=(self._clock.now() - self._lowered_at) // 1000)
+            since = timedelta(microseconds=(self._clock.monotonic() - self._lowered_at) // 1000)
             if since >= self._limits.close_after_idle:
                 self._limit, self._lowered_at = self._limits.connections, None
         return self._limit

@@ -36,8 +36,7 @@ from services.cdc_consumer.core.stream.counts import Appends
 from services.cdc_consumer.ports import Heard, RowError, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.clock import Clock
+from shared.runtime.clock import Monotonic, SteadyClock
 from shared.runtime.stop import Stop
 
 _ROW_OVERHEAD: Final = 6  # tag and length of a row inside the request
@@ -61,7 +60,7 @@ class AppendStreams:
         project: str,
         dataset: str,
         stop: Stop,
-        clock: Clock,
+        clock: SteadyClock,
         limits: AppendLimits | None = None,
     ) -> None:
         self._project = project
@@ -90,7 +89,7 @@ class AppendStreams:
     def append(self, definition: TableDefinition, rows: pa.Table) -> "StreamAppend":
         """Start to append rows; as `CdcWriter.append`."""
         stream = self._stream(definition)
-        stream.last_used = self._clock.now()
+        stream.last_used = self._clock.monotonic()
         self._close_unneeded(stream)
         appending = StreamAppend(stream, stream.encoder.encode(conform(rows, stream.encoder.definition)), self._stop)
         appending.send_what_fits()
@@ -140,7 +139,7 @@ class _Stream:
         self.encoder = RowEncoder(definition)
         self.first = opening(path, self.encoder.descriptor)
         self.limits = limits
-        self.last_used = Nanoseconds(0)
+        self.last_used = Monotonic(0)
         self.accepted = False
         """Whether BigQuery has taken rows of this definition, and has not complained of the table since."""
         self.appendings: WeakSet[StreamAppend] = WeakSet()

@@ -23,7 +23,7 @@ from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.decoding import decoded_groups
 from services.cdc_consumer.app.stream.suspected_poison import Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
-from services.cdc_consumer.app.stream.trouble import RetryLimits, TablesInTrouble, later
+from services.cdc_consumer.app.stream.trouble import RetryLimits, TablesInTrouble
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan, identity_of
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
@@ -45,7 +45,8 @@ from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import ordered_table
-from shared.runtime.clock import Clock
+from shared.contracts.timestamps import microseconds
+from shared.runtime.clock import SteadyClock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -83,7 +84,7 @@ class Memory:
         return True
 
 
-def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: Clock) -> Counts:
+def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: SteadyClock) -> Counts:
     """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or deferred.
 
     What it raises leaves nothing acked that is not durable; what is not acked has been released or deferred.
@@ -150,7 +151,7 @@ class _Task:
         self._lists = self._writing.begin(self._decoded.tables, self._deliveries)
         known = [one for one in self._lists if one.trouble is not None]
         self._write()
-        self._write([one for one in known if self._known.probe_due(one.definition, self._clock.now())])
+        self._write([one for one in known if self._known.probe_due(one.definition, self._clock.monotonic())])
         self._retry_new_trouble()
         self._defer_the_rest()
         return self._counts()
@@ -176,7 +177,7 @@ class _Task:
         new = [one for one in self._lists if one.trouble is not None and not self._known.known(one.definition)]
         if not new:
             return
-        began = self._clock.now()
+        began = self._clock.monotonic()
         attempts = retrying(self._stop, self._limits.table, min(self._limits.between_calls, self._limits.table / 5))
         try:
             for attempt in attempts:
@@ -188,7 +189,7 @@ class _Task:
         except TableTroubleError:
             for one in new:
                 if one.trouble is not None:
-                    self._known.began(one.definition, began, self._clock.now(), one.trouble)
+                    self._known.began(one.definition, began, self._clock.monotonic(), one.trouble)
 
     def _settle(self) -> None:
         """Keep the dead letters of each open message whose changes are all accepted, superseded or poison; ack it.
@@ -347,7 +348,7 @@ class _Task:
         now, plan = self._clock.now(), self._memory.plan
         tables = dict(table_notes(self._lists, self._decoded, self._messages, self._deferred, now, plan))
         longest = max(self._deferred.values(), default=None)
-        again_at = later(now, longest or timedelta(0)) // 1000
+        again_at = microseconds(now) + (longest or timedelta(0)) // timedelta(microseconds=1)
         for table, why in self._unnoted.items():
             tables[table] = tables.get(table, TableNote()).plus(TableNote(deferred=why, again_at=again_at))
         for table, why in self._not_kept.items():

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from services.cdc_consumer.app.stream.trouble import later
 from services.cdc_consumer.app.stream.writing import ListWrites
 from services.cdc_consumer.core.schema.destinations import Plan, identity_of, mirror_name
 from services.cdc_consumer.core.stream.columns import MESSAGE, Decoded
@@ -67,7 +66,7 @@ def _waiting_note(
     why = f"{decoded.waiting[first].why}; messages that wait: {len(waiting)}, the first: {shown}"
     longest = max((deferred[message] for message in waiting if message in deferred), default=timedelta(0))
     # Its other changes may be applied meanwhile: that they wait is said until they come again.
-    return TableNote(deferred=why, stuck=why, again_at=later(now, longest) // 1000)
+    return TableNote(deferred=why, stuck=why, again_at=microseconds(now) + longest // timedelta(microseconds=1))
 
 
 def _note(one: ListWrites, messages: pa.Table, deferred: Mapping[int, timedelta], now: Nanoseconds) -> TableNote:
@@ -90,7 +89,7 @@ def _note(one: ListWrites, messages: pa.Table, deferred: Mapping[int, timedelta]
 
 def _again_at(one: ListWrites, deferred: Mapping[int, timedelta], now: Nanoseconds) -> int:
     longest = max((deferred[message] for message in one.messages if message in deferred), default=timedelta(0))
-    return later(now, longest) // 1000
+    return microseconds(now) + longest // timedelta(microseconds=1)
 
 
 _WAIT: Final = (

@@ -17,9 +17,10 @@ from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.ports import Heard, PendingAppend, TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
+from shared.runtime.clock import Monotonic
 
 FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
-NEVER: Final = Nanoseconds(-(1 << 62))
+NEVER: Final = Monotonic(-(1 << 62))
 _LATE: Final = 3  # appends that are kept without an answer: each has a connection
 _CANARIES: Final = 1_000  # tables of which a row is kept
 _CANARY_BYTES: Final = 16 << 20  # of all those rows
@@ -69,9 +70,9 @@ class RetryLimits:
 
 @dataclass(slots=True)
 class _Trouble:
-    since: Nanoseconds
-    probe_at: Nanoseconds
-    seen: Nanoseconds
+    since: Monotonic
+    probe_at: Monotonic
+    seen: Monotonic
     certain: bool
     why: str
     """What was said last, in words fit for a log."""
@@ -101,9 +102,9 @@ class TablesInTrouble:
     def __init__(self, limits: RetryLimits) -> None:
         self.limits = limits
         self._troubles: dict[TableDefinition, _Trouble] = {}
-        self._slow: dict[TableDefinition, Nanoseconds] = {}
-        self._accepted: dict[str, Nanoseconds] = {}
-        self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
+        self._slow: dict[TableDefinition, Monotonic] = {}
+        self._accepted: dict[str, Monotonic] = {}
+        self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Monotonic]] = {}
         self._canaries: dict[str, CanaryRow] = {}  # the latest last
         self._canary_bytes = 0
 
@@ -125,13 +126,13 @@ class TablesInTrouble:
         trouble = self._troubles.get(definition)
         return None if trouble is None else TableTroubleError(trouble.why, suspected=not certain)
 
-    def probe_due(self, definition: TableDefinition, now: Nanoseconds) -> bool:
+    def probe_due(self, definition: TableDefinition, now: Monotonic) -> bool:
         """Return whether a column list in trouble is to be tried now; if so, not again for a while."""
         trouble = self._troubles.get(definition)
         if trouble is None:
             return True
         trouble.seen = now
-        if now < trouble.probe_at <= later(now, self.limits.between_waits):  # later: the clock was set back
+        if now < trouble.probe_at:
             return False
         trouble.probe_at = later(now, self.limits.between_probes)
         return True
@@ -139,8 +140,8 @@ class TablesInTrouble:
     def began(
         self,
         definition: TableDefinition,
-        since: Nanoseconds,
-        now: Nanoseconds,
+        since: Monotonic,
+        now: Monotonic,
         why: TableTroubleError,
         *,
         waits: bool = False,
@@ -169,7 +170,7 @@ class TablesInTrouble:
         else:
             appending.leave()
 
-    def take_late_answer(self, definition: TableDefinition, now: Nanoseconds) -> None:
+    def take_late_answer(self, definition: TableDefinition, now: Monotonic) -> None:
         """Find out whether the append that was kept has been answered, whatever the answer is, and leave it."""
         trouble = self._troubles.get(definition)
         if trouble is None or trouble.late is None:
@@ -188,7 +189,7 @@ class TablesInTrouble:
             )
         appending.leave()
 
-    def answer_timeout(self, definition: TableDefinition, now: Nanoseconds) -> timedelta:
+    def answer_timeout(self, definition: TableDefinition, now: Monotonic) -> timedelta:
         """Return how long an answer is waited for: longer if one has come late in the last half an hour."""
         answered_at = self._slow.get(definition)
         if answered_at is None or now > later(answered_at, FORGOTTEN_AFTER):
@@ -201,15 +202,15 @@ class TablesInTrouble:
             trouble.late.leave()
         return trouble is not None
 
-    def accepted(self, table: str, now: Nanoseconds) -> None:
+    def accepted(self, table: str, now: Monotonic) -> None:
         """Remember that BigQuery has taken rows of a table."""
         self._accepted[table] = now
 
-    def accepted_since(self, table: str, since: Nanoseconds) -> bool:
+    def accepted_since(self, table: str, since: Monotonic) -> bool:
         """Return whether BigQuery has taken rows of this table since then."""
         return self._accepted.get(table, NEVER) >= since
 
-    def others_accepted_since(self, table: str, since: Nanoseconds) -> bool:
+    def others_accepted_since(self, table: str, since: Monotonic) -> bool:
         """Return whether BigQuery has taken rows of any other table since then."""
         return any(at >= since for name, at in self._accepted.items() if name != table)
 
@@ -238,10 +239,10 @@ class TablesInTrouble:
         """Return rows of other tables that may be sent once more without harm, the latest first."""
         return [one for name, one in reversed(self._canaries.items()) if name not in but_not and _harmless(one, now)]
 
-    def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
+    def conflict(self, definition: TableDefinition, now: Monotonic) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to inspect the table again."""
         found, at = self._conflicts.get(definition, (None, NEVER))
-        return found if at <= now < later(at, self.limits.between_probes) else None  # earlier: the clock was set back
+        return found if now < later(at, self.limits.between_probes) else None
 
     def forget_conflict(self, definition: TableDefinition) -> None:
         """Forget a conflict: a column list fits its table again, or a replay suggests that it does."""
@@ -252,16 +253,16 @@ class TablesInTrouble:
         """Return whether any conflict is remembered."""
         return bool(self._conflicts)
 
-    def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:
+    def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Monotonic) -> None:
         """Remember a conflict that has just been inspected."""
         self._conflicts[definition] = conflict, now
 
 
 def _harmless(canary: CanaryRow, now: Nanoseconds) -> bool:
-    committed = Nanoseconds(canary.committed * 1000)
-    return now < later(canary.accepted_at, _CANARY_FOR) and now < later(committed, _CANARY_AGE)
+    accepted_for, age = now - canary.accepted_at, now - canary.committed * 1000
+    return accepted_for < nanoseconds(_CANARY_FOR) and age < nanoseconds(_CANARY_AGE)
 
 
-def later(when: Nanoseconds, by: timedelta) -> Nanoseconds:
+def later(when: Monotonic, by: timedelta) -> Monotonic:
     """Return a time later by a duration."""
-    return Nanoseconds(when + nanoseconds(by))
+    return Monotonic(when + nanoseconds(by))

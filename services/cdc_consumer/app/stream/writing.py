@@ -47,8 +47,7 @@ from services.cdc_consumer.ports import (
 )
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.clock import Clock
+from shared.runtime.clock import Monotonic, SteadyClock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -104,12 +103,12 @@ class ListWrites:
         self.trouble: TableTroubleError | None = None
         self.ensured = self.ensured_once_more = False
         self.under_way: tuple[Rows, PendingAppend] | None = None
-        self.heard_at = Nanoseconds(0)
+        self.heard_at = Monotonic(0)
         """When BigQuery last said anything of what is under way, or when that was sent."""
         self.tried_alone = 0
         """How many of the rows that fail together have been sent alone, to see whether BigQuery takes any."""
         self.failing: TransientError | None = None
-        self.failing_since: Nanoseconds | None = None
+        self.failing_since: Monotonic | None = None
 
     @property
     def definition(self) -> TableDefinition:
@@ -183,10 +182,10 @@ class Writing:
     writer: CdcWriter
     known: TablesInTrouble
     stop: Stop
-    clock: Clock
+    clock: SteadyClock
     waiting: Waiting
     _canaries: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
-    _proofs: tuple[Nanoseconds, Mapping[str, PendingAppend]] | None = field(default=None, init=False)
+    _proofs: tuple[Monotonic, Mapping[str, PendingAppend]] | None = field(default=None, init=False)
     """Rows of other tables that were sent once more while some gave no answer, and when: an answer proves that it is
     those."""
     _waited: bool = field(default=False, init=False)
@@ -216,7 +215,7 @@ class Writing:
         once more. TransientError: the service was unavailable until the process was asked to stop.
         """
         for one in again:
-            self.known.take_late_answer(one.definition, self.clock.now())
+            self.known.take_late_answer(one.definition, self.clock.monotonic())
             one.try_again()
         going_on = True
         while going_on:
@@ -233,7 +232,7 @@ class Writing:
 
     def _longest_wait(self, lists: Iterable[ListWrites]) -> timedelta:
         """Return how long to wait for the next round: no longer than until a table has failed for its retry time."""
-        now = self.clock.now()
+        now = self.clock.monotonic()
         ends = [later(_beginning(one), self.limits.table) for one in lists if one.failing is not None]
         left = min((timedelta(microseconds=(end - now) // 1000 + 1) for end in ends if end > now), default=None)
         return self.limits.between_calls if left is None else min(left, self.limits.between_calls)
@@ -274,7 +273,7 @@ class Writing:
 
     def _ensure_all(self, lists: Sequence[ListWrites], tried: set[int]) -> None:
         """Ensure the tables of lists. All are asked for ahead but those whose conflict is remembered."""
-        asked = self.clock.now()
+        asked = self.clock.monotonic()
         to_ask = [one.definition for one in lists if self.known.conflict(one.definition, asked) is None]
         with self.tables.asked_ahead(to_ask):
             for group in by_table(lists).values():
@@ -298,7 +297,7 @@ class Writing:
 
     def _fails(self, one: ListWrites, error: TransientError, tried: set[int]) -> None:
         one.failing = error
-        one.failing_since = self.clock.now() if one.failing_since is None else one.failing_since
+        one.failing_since = self.clock.monotonic() if one.failing_since is None else one.failing_since
         tried.add(id(one))
         self.waiting(one.table, str(error))
 
@@ -314,20 +313,20 @@ class Writing:
             return error
         return None
 
-    def _ensure_together(self, group: Sequence[ListWrites], asked: Nanoseconds, first: ListWrites) -> None:
+    def _ensure_together(self, group: Sequence[ListWrites], asked: Monotonic, first: ListWrites) -> None:
         """Give a table the columns of all its lists by one change, if they go together; else each is a change.
 
         BigQuery takes five changes of a table in ten seconds, and a backlog may hold a column list for each of many
         changes of the source's schema.
         """
-        now = self.clock.now()
+        now = self.clock.monotonic()
         definitions = [one.definition for one in group if self.known.conflict(one.definition, now) is None]
         if definitions:
             with suppress(PoisonRecordError), _failing_since(first, asked):
                 self.tables.ensure(together(definitions))
 
-    def _ensure(self, asked: Nanoseconds, one: ListWrites) -> None:
-        now = self.clock.now()
+    def _ensure(self, asked: Monotonic, one: ListWrites) -> None:
+        now = self.clock.monotonic()
         found = self.known.conflict(one.definition, now)
         with _failing_since(one, asked):
             try:
@@ -359,14 +358,14 @@ class Writing:
             for one, rows in left_to_write(group):
                 if one.ensured and one.under_way is None:
                     one.under_way = rows, self.writer.append(one.target, one.rows.take(rows))
-                    one.heard_at = self.clock.now()
+                    one.heard_at = self.clock.monotonic()
 
     def _take_answers(self, turn: Sequence[ListWrites], tried: set[int]) -> bool:
         """Take answers as they come, until no list waits for any; return whether to settle what is done before that.
 
         A list without any answer for the retry time of a table, while rows of others are accepted, is in trouble.
         """
-        left, began = turn, self.clock.now()
+        left, began = turn, self.clock.monotonic()
         for one in turn:
             if one.failing is not None and not isinstance(one.failing, _NoAnswerError):
                 one.heard_at = began  # it is sent once more
@@ -376,7 +375,7 @@ class Writing:
             left = [one for one in left if one.under_way is not None and id(one) not in tried]
             silent = [one for one in left if self._gives_no_answer(one)]
             unanswered = [one for one in turn if one.under_way is not None]
-            waits_long = left and self.clock.now() >= later(began, self.limits.table)
+            waits_long = left and self.clock.monotonic() >= later(began, self.limits.table)
             if (silent or waits_long) and len(unanswered) < len(turn):
                 return True
             if silent:
@@ -394,12 +393,12 @@ class Writing:
             one.take_in(rows, appending.refused())
             self._settled(one)
         elif heard is Heard.SOME:
-            one.heard_at = self.clock.now()
+            one.heard_at = self.clock.monotonic()
             if isinstance(one.failing, _NoAnswerError):
                 one.failing = one.failing_since = None
 
     def _gives_no_answer(self, one: ListWrites) -> bool:
-        now = self.clock.now()
+        now = self.clock.monotonic()
         if now < later(one.heard_at, self.known.answer_timeout(one.definition, now)):
             return False
         if not isinstance(one.failing, _NoAnswerError):
@@ -410,7 +409,7 @@ class Writing:
 
     def _judge_silence(self, silent: Sequence[ListWrites], unanswered: Sequence[ListWrites], tried: set[int]) -> None:
         """Find out whether it is the tables that give no answer, or the service; as `_attribute_failures`."""
-        now = self.clock.now()
+        now = self.clock.monotonic()
         alone = len({one.definition.mirror_of for one in unanswered}) == 1
         proven_since = self._proven_since({one.table for one in unanswered})
         if proven_since != NEVER:
@@ -424,21 +423,21 @@ class Writing:
                 self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is unavailable)", suspected=True))
 
     def _hear_others(self, silent: Sequence[ListWrites], tried: set[int]) -> None:
-        left, until = silent, later(self.clock.now(), _BESIDE)
-        while left and self.clock.now() < until:
+        left, until = silent, later(self.clock.monotonic(), _BESIDE)
+        while left and self.clock.monotonic() < until:
             for one in left:
                 self._attempt(one, partial(self._hear, _TURN / len(left)), tried)
             left = [one for one in left if one.failing is not None and id(one) not in tried]
 
-    def _proven_since(self, unanswered: Collection[str]) -> Nanoseconds:
+    def _proven_since(self, unanswered: Collection[str]) -> Monotonic:
         """Return when a row of another table was sent once more that is accepted by now; long ago if there is none.
 
         Nothing is waited for: where all tables are slow, so is that one. Others are sent after the retry time.
         """
-        now = self.clock.now()
+        now = self.clock.monotonic()
         if self._proofs is None or now >= later(self._proofs[0], self.limits.table):
             ours = [canary for table, canary in reversed(self._canaries.items()) if table not in unanswered]
-            rows = ours or [(one.target, one.row) for one in self.known.canaries(unanswered, now)]
+            rows = ours or [(one.target, one.row) for one in self.known.canaries(unanswered, self.clock.now())]
             self._proofs = now, {to.identity: self.writer.append(to, row) for to, row in rows[:_PROOFS]}
         sent, proofs = self._proofs
         for table, appending in list(proofs.items()):
@@ -448,7 +447,7 @@ class Writing:
                 self._proofs = sent, {name: each for name, each in self._proofs[1].items() if name != table}
             else:
                 if proven:
-                    self.known.accepted(table, self.clock.now())
+                    self.known.accepted(table, self.clock.monotonic())
                     self._proofs = None
                     return sent
         return NEVER
@@ -456,13 +455,13 @@ class Writing:
     def _attribute_failures(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
         alone = len({one.definition.mirror_of for one in failing}) == 1  # a history fails with its mirror
-        unanswered: dict[str, Nanoseconds] = {}  # since when; all column lists of a table wait for the same call
+        unanswered: dict[str, Monotonic] = {}  # since when; all column lists of a table wait for the same call
         for one in failing:
             if isinstance(one.failing, UnansweredError):
                 unanswered[one.table] = min(_beginning(one), unanswered.get(one.table, _beginning(one)))
         any_accepted: bool | None = None
         for one in failing:
-            now, since = self.clock.now(), _beginning(one)
+            now, since = self.clock.monotonic(), _beginning(one)
             if isinstance(one.failing, UnansweredError):
                 since = unanswered[one.table]
             if isinstance(one.failing, DatasetRefusedError):
@@ -496,7 +495,7 @@ class Writing:
                         one, TableTroubleError(f"{one.failing} (or BigQuery is unavailable)", suspected=True)
                     )
 
-    def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
+    def _others_accepted(self, since: Monotonic, failing: Collection[str]) -> bool:
         """Return whether BigQuery takes rows of tables that do not fail; if that is not known, send one such row again.
 
         What was accepted before the failing began proves nothing: the service may have failed in between. Where all
@@ -551,7 +550,7 @@ class Writing:
         except TransientError:
             return False
         if accepted:
-            self.known.accepted(definition.identity, self.clock.now())
+            self.known.accepted(definition.identity, self.clock.monotonic())
         return accepted
 
     def _refused(self, definition: TableDefinition, rows: pa.Table) -> Sequence[RowError]:
@@ -614,7 +613,7 @@ class Writing:
             if isinstance(one.failing, UnansweredError) and not self._waited:
                 self._waited = True  # once for all tables: their calls still run, and are answered about the same time
                 self.stop.wait(_BESIDE)
-            self._attempt(one, partial(self._ensure, self.clock.now()), set())
+            self._attempt(one, partial(self._ensure, self.clock.monotonic()), set())
         if one.failing is not None:
             self._in_trouble(one, TableTroubleError(str(one.failing)))
 
@@ -657,7 +656,7 @@ class Writing:
         accepted = np.flatnonzero(one.accepted)
         if len(accepted):
             self.known.recovered(one.definition)
-            self.known.accepted(one.table, self.clock.now())
+            self.known.accepted(one.table, self.clock.monotonic())
             row = int(accepted[0])
             self._canaries[one.table] = one.target, one.rows.slice(row, 1)
             committed = one.changes.rows[one.definition.commit_timestamp][row].as_py()
@@ -666,7 +665,7 @@ class Writing:
                 self.known.remember(CanaryRow(one.definition, one.target, alone, committed, self.clock.now()))
 
     def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
-        now = self.clock.now()
+        now = self.clock.monotonic()
         if one.failing is not None or self.known.known(one.definition):  # its retry time is spent already
             since = now if one.failing_since is None else one.failing_since
             self.known.began(one.definition, since, now, trouble, waits=isinstance(one.failing, _NoAnswerError))
@@ -678,7 +677,7 @@ class Writing:
 
 
 @contextmanager
-def _failing_since(one: ListWrites, asked: Nanoseconds) -> Iterator[None]:
+def _failing_since(one: ListWrites, asked: Monotonic) -> Iterator[None]:
     """Count a call without an answer from its start: it has used up the retry time of the table by itself."""
     try:
         yield
@@ -687,7 +686,7 @@ def _failing_since(one: ListWrites, asked: Nanoseconds) -> Iterator[None]:
         raise
 
 
-def _beginning(one: ListWrites) -> Nanoseconds:
+def _beginning(one: ListWrites) -> Monotonic:
     assert one.failing_since is not None
     return one.failing_since
 
