@@ -243,6 +243,55 @@ def test_a_table_whose_write_a_task_still_attempts_is_deferred_and_fails_until_n
     assert (world.states(), list(world.status.failing())) == ({"planes": "running"}, [])
 
 
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [
+        ({"not_pulled": "PERMISSION_DENIED"}, {"not_pulled": ""}),
+        ({"not_pulled": "PERMISSION_DENIED"}, {"counts": Counts(taken=1)}),
+        ({"counts": Counts(taken=1)}, {"counts": Counts(messages=1)}),
+    ],
+    ids=["no right to pull", "until messages are taken", "a micro-batch that waits"],
+)
+def test_what_was_deferred_is_not_forgotten_while_it_cannot_come_again(
+    world: World, begins: Mapping[str, Any], ends: Mapping[str, Any]
+) -> None:
+    stuck = TableNote(stuck="rows fail: INTERNAL", again_at=WAITS.again_at)
+    healthy = {"airports": TableNote(latest=LATEST)}
+    world.take(Counts(messages=3, tables={"planes": WAITS, "airports": WAITS, "crew": stuck}))
+    world.take(Counts(messages=1, tables=healthy))
+    world.take(**begins)
+    seen: list[tuple[set[str], set[str]]] = []
+
+    def wait(minutes: int) -> None:
+        world.clock.pass_time(timedelta(minutes=minutes))
+        seen.append(({*world.status.troubled()}, {*world.status.deferred()}))
+
+    wait(120)
+    world.take(Counts(tables={"pilots": TableNote(deferred="UNAVAILABLE")}), process="that waits")
+    wait(10)
+    for report in ({"process": "that waits"}, ends):
+        world.take(**report)
+    world.take(Counts(messages=1, tables={"pilots": TableNote(latest=LATEST)}))
+    for minutes in (0, 2, 27, 1):
+        wait(minutes)
+
+    everything, waits = {"planes", "airports", "crew"}, {"planes", "crew"}
+    assert seen[0] == (everything, waits)
+    assert seen[1] == (everything | {"pilots"}, waits | {"pilots"})
+    assert seen[2:] == [(everything, waits), ({"planes"}, {"planes"}), ({"planes"}, {"planes"}), (set(), set())]
+
+
+def test_micro_batches_that_take_less_than_a_minute_keep_nothing_from_being_forgotten(world: World) -> None:
+    world.take(Counts(messages=1, tables={"planes": WAITS}))
+    for _ in range(31 * 60 // 55):
+        world.take(Counts(taken=1))
+        world.clock.pass_time(timedelta(seconds=55))
+        world.take(Counts(messages=1, tables={"airports": TableNote(latest=LATEST)}))
+    world.clock.pass_time(timedelta(minutes=2))
+
+    assert world.states()["planes"] == "running"
+
+
 def test_what_lacks_rows_or_is_gone_is_counted_for_the_alert(world: World) -> None:
     metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock)
     metrics.show_tables(world.status.failing, world.status.refused, world.status.pending_resync)

@@ -74,8 +74,19 @@ class _Table:
         """Return why its changes are deferred now; empty: they are not.
 
         If they have not come again for long, they do not: another consumer has applied them, or they are dead letters.
+        Time in which this consumer pulls nothing does not count: `expect_after`.
         """
         return self.deferred if now < self.deferred_until else ""
+
+    def expect_after(self, since: int, now: int) -> None:
+        """Expect again, from now on, what was to come again at a time since which nothing has been pulled."""
+        on_its_way = now + _ON_ITS_WAY // timedelta(microseconds=1)
+        if self.deferred_until > since:
+            self.deferred_until = max(self.deferred_until, now + FORGOTTEN_AFTER // timedelta(microseconds=1))
+        if self.stuck_until > since:
+            self.stuck_until = max(self.stuck_until, on_its_way)
+        if self.again_at > since:
+            self.again_at = max(self.again_at, on_its_way)
 
     def waits_for(self, now: int) -> str:
         """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
@@ -131,18 +142,27 @@ class ConsumerStatus:
         self._labels = _Labels()
         self._deletion_refused: dict[str, str] = {}
         self._not_pulled = ""
+        self._nothing_pulled_since: int | None = None
+        """Since when pulls fail, or a micro-batch is under way, during which no other messages come."""
         self._started = clock.now()
 
     def take(self, report: Report) -> None:
         """Add what a process reports."""
         counts, now = report.counts, self._micros()
         with self._lock:
+            self._expect_again(now)
             if report.process:
                 self._seen = {process: at for process, at in self._seen.items() if self._still_seen(at, now)}
                 self._seen[report.process] = now
             self._oldest_messages.take(report)
             if report.not_pulled is not None or counts.taken:  # a source that was started again says nothing of before
                 self._not_pulled = report.not_pulled or ""
+            if counts.taken:
+                self._nothing_pulled_since = now
+            elif report.not_pulled:
+                self._nothing_pulled_since = self._nothing_pulled_since or now
+            elif report.not_pulled is not None or (counts.messages and not report.process):  # or it is committed
+                self._nothing_pulled_since = None
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "released"):
                 self._counted[name] += getattr(counts, name)
             self._dead_letters.update(counts.dead_letters)
@@ -168,7 +188,7 @@ class ConsumerStatus:
         """Return the answer, ready for JSON: names, codes, counts and times, no row's values."""
         self._read_labels()
         with self._lock:
-            labels, now = self._labels, self._micros()
+            labels, now = self._labels, self._expect_again(self._micros())
             mirrors = {one.table: one for one in labels.mirrors}
             dropped = self._dropped
             tables = [
@@ -218,7 +238,7 @@ class ConsumerStatus:
         What was deferred waits until it has come again, also where the table has recovered meanwhile.
         """
         with self._lock:
-            now = self._micros()
+            now = self._expect_again(self._micros())
             waiting = {name for name, table in self._tables.items() if now < table.again_at or table.waits_for(now)}
             return waiting | {*self._refused(now)} | {*self._dropped}
 
@@ -248,15 +268,26 @@ class ConsumerStatus:
     def deferred(self) -> Mapping[str, str]:
         """Return the tables whose messages are deferred, and why."""
         with self._lock:
-            now = self._micros()
+            now = self._expect_again(self._micros())
             return {name: why for name, table in sorted(self._tables.items()) if (why := table.waits_for(now))}
 
     def failing(self) -> Mapping[str, int]:
         """Return the tables whose messages are deferred, and since when in microseconds, the longest first."""
         with self._lock:
-            now = self._micros()
+            now = self._expect_again(self._micros())
             since = ((name, one.deferred_since) for name, one in self._tables.items() if one.deferred_for(now))
             return dict(sorted(since, key=lambda each: (each[1], each[0])))
+
+    def _expect_again(self, now: int) -> int:
+        """Expect again what cannot have come, as nothing has been pulled for longer than that takes; return the time.
+
+        What is to come again has a minute to be pulled, so shorter micro-batches change nothing.
+        """
+        since = self._nothing_pulled_since
+        if since is not None and _micros_between(since, now) > _ON_ITS_WAY:
+            for table in self._tables.values():
+                table.expect_after(since, now)
+        return now
 
     def _processes(self, now: int) -> Mapping[str, int]:
         seen = sum(self._still_seen(at, now) for at in self._seen.values())
