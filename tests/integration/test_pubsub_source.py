@@ -34,9 +34,17 @@ Start = Callable[..., StreamingQuery]
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory for Spark's blocks that the environment names."""
+    return tmp_path_factory.mktemp("blocks")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory, blocks: Path) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_SUBMIT_ARGS", f"--conf spark.local.dir={blocks} pyspark-shell")
+        with spark_session(tmp_path_factory.mktemp("spark")) as session:
+            yield session
 
 
 @pytest.fixture
@@ -64,6 +72,11 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 def wait_for_acks(journal: Path, count: int, before: timedelta = TIMEOUT) -> None:
     wait_until(lambda: len(messages_in(journal, "acked")) >= count, f"{count} messages to be acked", timeout=before)
+
+
+def test_sparks_blocks_are_where_the_user_has_named_a_place_for_them(session: SparkSession, blocks: Path) -> None:
+    assert session.range(1).count() == 1
+    assert list(blocks.glob("blockmgr-*"))
 
 
 def test_arrow_and_spark_mean_the_same_rows(session: SparkSession) -> None:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,15 @@ from typing import Final
 _PREFIX: Final = "millrace-process-"
 
 
-def remove_leftovers(temporary: Path) -> None:
+def temporary_places(environ: Mapping[str, str]) -> Collection[Path]:
+    """Return wherever `tempfile` may have made a directory: which of them it takes, it does not say of a full disk."""
+    named = (environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return {Path(place).absolute() for place in (*named, "/tmp", "/var/tmp", "/usr/tmp", ".") if place}  # noqa: S108
+
+
+def remove_leftovers(places: Iterable[Path]) -> None:
     """Remove the directories of processes that have ended."""
-    for left in temporary.glob(f"{_PREFIX}*"):
+    for left in [left for place in places for left in place.glob(f"{_PREFIX}*")]:
         with suppress(OSError), _locked(left):  # it fails where the process lives, or is another user's
             shutil.rmtree(left, ignore_errors=True)
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from services.cdc_consumer.adapters.mask_key import read_mask_key
-from services.cdc_consumer.adapters.process_directory import process_directory, remove_leftovers
+from services.cdc_consumer.adapters.process_directory import process_directory, remove_leftovers, temporary_places
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset
 from services.cdc_consumer.adapters.spark.checkpoint import (
@@ -115,7 +115,7 @@ def service(start_java: StartJava) -> int:
         try:
             settings = read_settings(Settings, os.environ)
             started("cdc_consumer", settings, os.environ)
-            remove_leftovers(Path(os.environ.get("TMPDIR") or "/tmp"))  # noqa: S108  `gettempdir` fails on a full disk
+            remove_leftovers(temporary_places(os.environ))
             with full_disk_reported(), owned_checkpoint(settings.checkpoint_location):
                 try:
                     if (unreadable := unreadable_offsets(settings.checkpoint_location)) is not None:

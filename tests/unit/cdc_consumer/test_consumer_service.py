@@ -1,5 +1,6 @@
 """What surrounds the query: settings, the sink's options, an error's own words, counts on their way to the metrics."""
 
+import os
 import pickle
 import re
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.process_directory import process_directory, remove_leftovers
+from services.cdc_consumer.adapters.process_directory import process_directory, remove_leftovers, temporary_places
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, decode_options, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
@@ -210,9 +211,24 @@ def test_a_start_removes_what_ended_processes_have_left_and_nothing_else(
         (directory / "file").touch()
 
     with process_directory() as alive:
-        remove_leftovers(tmp_path)
+        remove_leftovers([tmp_path / "not there", tmp_path])
         assert set(tmp_path.iterdir()) == {alive, other}
     assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize("named", ["TMPDIR", "TEMP", "TMP", None])
+def test_a_start_looks_for_leftovers_wherever_a_directory_of_a_process_may_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str | None
+) -> None:
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    if named:
+        monkeypatch.setenv(named, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    places = temporary_places(os.environ)
+    with process_directory() as made:
+        assert made.parent in places
+    assert {Path(place) for place in tempfile._candidate_tempdir_list()} == {*places}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from typing import Final
 
 import psutil
 import structlog
+from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
@@ -94,6 +95,7 @@ _POLL_PROCESSES: Final = 0.2  # seconds
 _POLL_JAVA: Final = timedelta(milliseconds=50)
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXECUTORS_JAVA: Final = "spark.executor.defaultJavaOptions"  # what a user gives as extraJavaOptions wins
+_LOCAL_DIRECTORY: Final = "spark.local.dir"
 _SUBMITTED: Final = "submitted"
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit gives it to the Python that it starts
 _OF_ANY_START: Final = ("spark.master", "spark.driver.memory", JAVA_OPTIONS, _EXECUTORS_JAVA)
@@ -324,8 +326,6 @@ def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str]
             environ.setdefault(name, value)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors of a local-cluster listen where they are found
     with process_directory() as directory:
-        if settings["spark.master"].startswith("local"):  # on other machines there is no such directory
-            settings = {**settings, "spark.local.dir": str(directory)}
         java = Java(environ, settings, directory / "connection", stop)
         try:
             yield java
@@ -380,7 +380,7 @@ class Java:
     def __init__(
         self, environ: MutableMapping[str, str], settings: Mapping[str, str], connection: Path, stop: Stop
     ) -> None:
-        """``connection``: the file that Java writes once it answers."""
+        """``connection``: the file that Java writes once it answers, in a directory that goes with the process."""
         self._environ, self._settings = environ, settings
         self._connection = connection
         self._stop = stop
@@ -414,7 +414,7 @@ class Java:
         address = {_GATEWAY: str(port), "PYSPARK_GATEWAY_SECRET": answer[8 : 8 + length].decode()}
         self._environ.update(address)
         try:
-            session = _get_session(self._settings)
+            session = _get_session({**self._settings, **self._local_directory()})
         finally:
             for name in address:  # for PySpark alone, not for other child processes
                 del self._environ[name]
@@ -422,6 +422,13 @@ class Java:
         if self._settings["spark.master"].startswith("local"):  # elsewhere executors come and go
             threading.Thread(target=_start_workers, args=(session,), name="start workers", daemon=True).start()
         return session
+
+    def _local_directory(self) -> Mapping[str, str]:
+        """Let Spark's blocks go with this process, unless the user has named a place for them, wherever that was."""
+        if not self._settings["spark.master"].startswith("local"):  # other machines have no such directory
+            return {}
+        SparkContext._ensure_initialized()  # else a configuration does not ask Java what it was given
+        return {} if SparkConf().contains(_LOCAL_DIRECTORY) else {_LOCAL_DIRECTORY: str(self._connection.parent)}
 
     def why_ended(self) -> str | None:
         """Return why Java has ended, and the fix; None while it runs."""
