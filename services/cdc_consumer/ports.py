@@ -136,6 +136,10 @@ RESYNC: Final = (
     "python -m services.spanner_reader snapshot TABLE; of a Bigtable table python -m services.bigtable_reader snapshot"
 )
 """The commands that take a snapshot of a table again."""
+MAKE_AGAIN: Final = (
+    "drop the table in BigQuery, and take a snapshot five minutes (CLOCK_MARGIN) after it was made again"
+)
+"""What ends what BigQuery can do nothing about: an earlier snapshot does not make the new table complete."""
 MASKS_CHANGED: Final = "masks_changed"
 """Why a mirror needs one some of whose rows were written with another mask key, or other masks or names of columns."""
 LEFT_OUT: Final = "mirror_left_out"

@@ -78,7 +78,7 @@ def test_a_key_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, str
 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
     assert f"column id is {shown}, the source has INT64" in raised.value.detail
-    assert "Drop the table in BigQuery, so that it is made again, and take a snapshot" in raised.value.detail
+    assert "drop the table in BigQuery, and take a snapshot five minutes (CLOCK_MARGIN) after" in raised.value.detail
 
 
 @pytest.mark.parametrize("found", [("INTEGER", "REPEATED"), ("GEOGRAPHY", "NULLABLE"), ("STRING", "NULLABLE")])

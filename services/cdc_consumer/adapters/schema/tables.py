@@ -59,6 +59,7 @@ from services.cdc_consumer.core.schema.views import view_name
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
     LEFT_OUT,
+    MAKE_AGAIN,
     MASKS_CHANGED,
     RESYNC,
     ROWS_TOO_OLD,
@@ -525,8 +526,7 @@ def _check_keys_are_case_sensitive(found: bigquery.Table, seen: TableDefinition)
     if names := [field.name for field in found.schema if field.name.upper() in keys and collated(field)]:
         raise TableTroubleError(
             f"table {seen.identity}: the key {', '.join(names)} does not tell upper from lower case (its COLLATE), so "
-            "rows of different keys would replace each other: drop the table, so that it is made again "
-            "without, and take a snapshot"
+            f"rows of different keys would replace each other: {MAKE_AGAIN}"
         )
 
 
@@ -602,6 +602,6 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
                 Reason.SCHEMA_CONFLICT,
                 f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}, and "
                 "there is no other column that its values could go into: it is in the key, or the name of that column "
-                "is taken or too long. Drop the table in BigQuery, so that it is made again, and take a "
-                "snapshot; or give the source table another name there (TABLES_FILE: name); then replay",
+                f"is taken or too long: {MAKE_AGAIN}; or give the source table another name there (TABLES_FILE: name); "
+                "then replay",
             )

@@ -28,6 +28,7 @@ from services.cdc_consumer.core.delete_missing_rows.deletion import (
 )
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.ports import (
+    MAKE_AGAIN,
     CdcWriter,
     MirrorRows,
     MirrorTable,
@@ -380,7 +381,7 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
     if document["without_key"]:
         shown.append(
             f"{document['without_key']} hold a NULL in their key: they are no rows of the source's, and no change can "
-            "delete them: drop the table in BigQuery, so that it is made again, and take a snapshot"
+            f"delete them: {MAKE_AGAIN}"
         )
     if document["refused"]:
         shown.append(f"BigQuery has refused the deletion of {document['refused']}")

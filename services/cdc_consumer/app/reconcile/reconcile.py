@@ -27,6 +27,7 @@ from services.cdc_consumer.core.reconcile.comparing import DifferenceKind, compa
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.ports import (
+    MAKE_AGAIN,
     BytesLimitError,
     FoundMirror,
     MirrorReading,
@@ -53,8 +54,6 @@ _MOST_STANDING: Final = 10_000
 """Once so many stand, no more are inspected: such a table is to be resynced, not repaired."""
 _AFTER_STALENESS: Final = timedelta(seconds=30)
 _HEALED_WITHIN: Final = timedelta(minutes=2)
-_MAKE_AGAIN: Final = "drop the table in BigQuery, so that it is made again, and take a snapshot"
-"""BigQuery takes no DELETE of a table that it applies changes to."""
 _AHEAD_MICROS: Final = 30_000_000
 """How far ahead of the source's clock an applied sequence may be: a repair waits so long for its time."""
 
@@ -269,13 +268,13 @@ def _no_repair(one: Difference, latest: int) -> str:
     if one.kind is DifferenceKind.UNFIT:
         return f"no row of BigQuery's can hold it ({one.why})"
     if one.row.columns is not None and not one.row.askable:
-        return f"its key holds a NULL, so no change can delete it: {_MAKE_AGAIN}"
+        return f"its key holds a NULL, so no change can delete it: {MAKE_AGAIN}"
     if one.row.key is None:
         return "no row of the source's can have that key: take a snapshot, and delete missing rows then"
     try:
         applied = parse_sequence(one.applied).sections[0] if one.applied else 0
     except ValueError:
-        return f"what is applied to it is no sequence of ours ({one.applied!r}): {_MAKE_AGAIN}"
+        return f"what is applied to it is no sequence of ours ({one.applied!r}): {MAKE_AGAIN}"
     if applied > latest:
         return f"BigQuery holds a time in the future for it ({one.applied}), and would ignore what is published now"
     return ""

@@ -332,8 +332,8 @@ class ConsumerStatus:
         gone, now = self._listed.difference(listed), self._micros()
         for table in sorted(gone - self._dropped.keys()):
             fix = (
-                "if that was not meant: it is made again by its next change; take a snapshot then, and delete missing "
-                "rows"
+                "if that was not meant: it is made again by its next change; take a snapshot five minutes "
+                "(CLOCK_MARGIN) after that, and delete missing rows"
             )
             structlog.get_logger().error("table_dropped", table=table, fix=fix)
         self._dropped = {table: self._dropped.get(table, now) for table in gone}
@@ -352,9 +352,11 @@ class ConsumerStatus:
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.pending_resync and mirror.complete_since <= mirror.made_at:
-                structlog.get_logger().error(
-                    "table_recreated", table=mirror.table, fix="resync it: it holds new changes only"
+                fix = (
+                    "it holds new changes only: take a snapshot five minutes (CLOCK_MARGIN) after it was made, "
+                    "and delete missing rows"
                 )
+                structlog.get_logger().error("table_recreated", table=mirror.table, fix=fix)
                 recreated = replace(mirror, pending_resync=RECREATED, complete_since=0, deleted_before=0)
                 try:
                     self._label_recreated(mirror)

@@ -125,7 +125,7 @@ def check_same_table(header: Header, definition: TableDefinition, label: str) ->
         raise MisconfiguredError(
             "mirror-key-differs",
             f"table {definition.identity} has another key than its source ({', '.join(header.primary_key)}): drop "
-            "it in BigQuery, so that it is made again, and take a snapshot again",
+            "the table in BigQuery, and take a snapshot five minutes (CLOCK_MARGIN) after it was made again",
         )
 
 
