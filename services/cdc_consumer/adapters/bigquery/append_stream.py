@@ -36,6 +36,7 @@ from services.cdc_consumer.core.stream.counts import Appends
 from services.cdc_consumer.ports import Heard, RowError, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import nanoseconds
 from shared.runtime.clock import Monotonic, SteadyClock
 from shared.runtime.stop import Stop
 
@@ -107,7 +108,8 @@ class AppendStreams:
         Rows of an older column list ride along on a wider one that BigQuery is known to take, so that a table has one
         connection; while a new column is not visible yet each list has its own, so that the old one does not wait.
         """
-        for stream in self._streams.values():
+        table = definition.identity
+        for stream in [one for one in self._streams.values() if one.table == table]:
             if stream.accepted and stream.encoder.definition != definition and _covers(stream, definition):
                 narrow = self._streams.get(definition)
                 if narrow is not None and narrow.idle:
@@ -120,15 +122,15 @@ class AppendStreams:
         return self._streams[definition]
 
     def _close_unneeded(self, used: "_Stream") -> None:
-        for stream in [one for one in self._streams.values() if one is not used and one.idle]:
-            idle = timedelta(microseconds=(used.last_used - stream.last_used) // 1000)
-            if idle >= self._limits.close_after_idle:
+        before = used.last_used - nanoseconds(self._limits.close_after_idle)
+        for stream in [one for one in self._streams.values() if one.last_used <= before]:
+            if stream is not used and stream.idle:
                 self._drop(stream, "idle")
 
     def _drop(self, stream: "_Stream", why: str) -> None:
         stream.close()
         del self._streams[stream.encoder.definition]
-        structlog.get_logger().info("append_stream_closed", table=stream.encoder.definition.identity, why=why)
+        structlog.get_logger().info("append_stream_closed", table=stream.table, why=why)
 
 
 class _Stream:
@@ -136,6 +138,7 @@ class _Stream:
 
     def __init__(self, pool: ConnectionPool, path: str, definition: TableDefinition, limits: AppendLimits) -> None:
         self.path = path
+        self.table = definition.identity
         self.encoder = RowEncoder(definition)
         self.first = opening(path, self.encoder.descriptor)
         self.limits = limits
@@ -190,7 +193,7 @@ class _Stream:
         return found
 
     def _open(self, until: float) -> AppendConnection | None:
-        opened = self._pool.open(self.encoder.definition.identity, self.path, self.first, until)
+        opened = self._pool.open(self.table, self.path, self.first, until)
         if opened is not None:
             self._connections.append(opened)
             self._full_sends = 0
@@ -217,7 +220,7 @@ class StreamAppend:
 
     def __init__(self, stream: _Stream, encoded: pa.BinaryArray, stop: Stop) -> None:
         self._stream = stream
-        self._table = stream.encoder.definition.identity
+        self._table = stream.table
         self._stop = stop
         self._refused: list[RowError] = []
         self._unblamed: list[AppendRequest] = []  # refused alone, no row error: bad rows if others pass, else the table
@@ -417,11 +420,7 @@ def _part(request: AppendRequest, positions: Sequence[int]) -> AppendRequest:
 def _covers(stream: _Stream, definition: TableDefinition) -> bool:
     """Return whether rows of a definition can be written on the stream of another of the same table."""
     wider = stream.encoder.definition
-    return (
-        wider.identity == definition.identity
-        and wider.primary_key == definition.primary_key
-        and set(wider.columns) >= set(definition.columns)
-    )
+    return wider.primary_key == definition.primary_key and set(wider.columns) >= set(definition.columns)
 
 
 def _fixed_by_another_connection(error: Exception) -> bool:

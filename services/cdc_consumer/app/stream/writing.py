@@ -705,6 +705,8 @@ def left_to_write(lists: Sequence[ListWrites]) -> Sequence[tuple[ListWrites, Row
         for one in lists:
             if one.trouble is None:
                 one.parse_superseded()
+    if all(one.ensured and one.accepted.all() for one in writable):
+        return []
     chosen = rows_to_write([one.changes for one in writable], [one.excluded() for one in writable])
     left = []
     for one, newest in zip(writable, chosen, strict=True):
