@@ -1,7 +1,7 @@
 """Dead letters of what no change can be made of; the other rows go on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -53,6 +53,11 @@ class DeadLettering:
         self._under_way.add(task)
         task.add_done_callback(done)
         return task
+
+    @property
+    def under_way(self) -> Collection[asyncio.Task[None]]:
+        """Return what was begun and has not ended."""
+        return self._under_way
 
     async def drain(self) -> None:
         """Return when nothing is under way."""

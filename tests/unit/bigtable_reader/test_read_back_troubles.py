@@ -5,16 +5,24 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRow
+from services.bigtable_reader.core.changes.images import CellVersion, RowCells, TooLargeRow
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, rows, sequence, some_turns
 from tests.unit.bigtable_reader.readings import an_owned
 
+POISON: RowCells = {"f": {b"\xff": [CellVersion(1_000, b"v")]}}
+
+
+def refuse(reading: Reading, row_key: bytes, by: str) -> None:
+    """Have the reader make no image of a row, or have Bigtable not read it."""
+    reading.rows.rows = {**reading.rows.rows, row_key: POISON}
+    reading.rows.refuses = lambda row_keys: by == "Bigtable" and row_key in row_keys
+
 
 async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_are_published() -> None:
-    reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
+    reading = Reading(GatedRows(a=ROW, b=POISON))
     await reading.ask_for_each(b"a", b"b", b"\xff")
     await some_turns()
     assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
@@ -30,8 +38,8 @@ async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_rea
 async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter_which_holds_up_no_other_row(
     refused_by: str,
 ) -> None:
-    reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}), readings=1)
-    reading.rows.refuses = lambda row_keys: refused_by == "Bigtable" and b"b" in row_keys
+    reading = Reading(GatedRows(a=ROW), readings=1)
+    refuse(reading, b"b", refused_by)
     reading.dead_letters.open.clear()
     await reading.ask(b"b", 1)
     await some_turns()
@@ -42,6 +50,69 @@ async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_lett
     reading.dead_letters.open.set()
     await some_turns()
     assert (len(reading.dead_letters.kept), reading.owned.prefix.outstanding) == (1, 0)
+
+
+@pytest.mark.parametrize("refused_by", ["the reader", "Bigtable"])
+async def test_changes_of_a_row_share_one_dead_letter_while_it_is_under_way_and_the_row_is_read_again_after_it(
+    refused_by: str,
+) -> None:
+    reading = Reading(GatedRows())
+    refuse(reading, b"b", refused_by)
+    reading.dead_letters.open.clear()
+    for version in range(1, 51):
+        await reading.ask(b"b", version)
+        await some_turns()
+    reading.rows.rows, reading.rows.refuses = {b"b": ROW}, lambda _row_keys: False
+    await asyncio.sleep(1)
+    assert (reading.published(), reading.owned.prefix.outstanding) == ([], 50)
+    reading.dead_letters.open.set()
+    await some_turns()
+    assert [one.sequence for one in reading.dead_letters.kept] == [sequence(1)]
+    assert reading.published() == [("UPSERT", '{"row_key":"b"}', sequence(50))]
+    assert reading.owned.prefix.outstanding == 0
+
+
+async def test_who_asks_waits_while_the_dead_letters_of_too_many_rows_are_under_way() -> None:
+    reading = Reading(GatedRows(**{f"row {number}": POISON for number in range(9)}), waiting=3)
+    reading.dead_letters.open.clear()
+    asking = asyncio.create_task(reading.ask_for_each(*rows(9)))
+    await asyncio.sleep(60)
+    assert reading.owned.prefix.outstanding == 3
+    reading.dead_letters.open.set()
+    await asking
+    await some_turns()
+    assert (len(reading.dead_letters.kept), reading.owned.prefix.outstanding) == (9, 0)
+
+
+async def test_draining_reads_a_row_again_whose_dead_letter_is_confirmed_meanwhile() -> None:
+    reading = Reading(GatedRows())
+    refuse(reading, b"b", "the reader")
+    reading.dead_letters.open.clear()
+    await reading.ask(b"b", 1)
+    await some_turns()
+    await reading.ask(b"b", 2)
+    reading.rows.rows = {b"b": ROW}
+    draining = asyncio.create_task(reading.read_back.drain(reading.stop))
+    await some_turns()
+    assert not draining.done()
+    reading.dead_letters.open.set()
+    await draining
+    await some_turns()
+    assert reading.published() == [("UPSERT", '{"row_key":"b"}', sequence(2))]
+
+
+async def test_a_row_of_a_lost_partition_that_bigtable_refuses_leaves_room_for_others() -> None:
+    reading = Reading(GatedRows(a=ROW), waiting=1)
+    refuse(reading, b"b", "Bigtable")
+    reading.rows.gate.clear()
+    asking = asyncio.create_task(reading.ask(b"b", 1, an_owned(seconds=5)))
+    await asyncio.sleep(6)
+    reading.rows.gate.set()
+    await asking
+    await reading.ask(b"a", 2)
+    await some_turns()
+    assert reading.dead_letters.kept == []
+    assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(2))]
 
 
 async def test_a_reading_that_fails_is_made_again_under_the_same_version() -> None:

@@ -89,7 +89,7 @@ class ReadBack:
         self._limits = limits
         self._waiting: OrderedDict[_Row, _Waiting] = OrderedDict()
         self._being_read: set[_Row] = set()
-        """Until they are over; slow rows, too."""
+        """Until they are over; slow rows, too, and rows whose dead letters are under way."""
         self._readings: set[asyncio.Task[None]] = set()
         self._slow: list[_Waiting] = []
         """Rows that alone took too long: one more reading asks for them, so they take the place of no others."""
@@ -133,11 +133,11 @@ class ReadBack:
             await self._room.wait()
 
     async def drain(self, stop: Stop) -> None:
-        """Return when every row that was asked for is read, and its image taken by the publisher."""
+        """Return when every row that was asked for is read, and its image taken by the publisher, or a dead letter."""
         self._interval = self._next_read_at = 0.0
         self._begin_readings(stop)
-        while self._readings:
-            await asyncio.wait(self._readings, return_when=asyncio.FIRST_COMPLETED)
+        while under_way := {*self._readings, *self._dead_letters.under_way}:
+            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # for what is called back, which begins the next
 
     async def end(self) -> None:
@@ -229,13 +229,11 @@ class ReadBack:
                     continue
                 await self._refuse(asked[0], error, stop)
                 at_once = self._at_once
-                self._over(asked, stop)
                 continue
             at_once = min(2 * len(asked), self._at_once)
             come = [waiting for waiting in asked if waiting.row_key not in read.left]
             left[:0] = [waiting for waiting in asked if waiting.row_key in read.left]
-            await self._hand_over(come, read.found)
-            self._over(come, stop)
+            self._over(await self._hand_over(come, read.found, stop), stop)
 
     def _fold_in(self, rows: Sequence[_Waiting]) -> None:
         """Let slow rows have the version of what was asked for of them meanwhile, before they are asked for again."""
@@ -265,10 +263,12 @@ class ReadBack:
         if waiting.owned.ours:
             why = f"Bigtable does not read this row, and reads others: {error}"
             refused = self._images.unreadable(waiting.row_key, waiting.trigger, waiting.version, why)
-            await self._dead_letter([refused], [waiting])
+            await self._dead_letter([refused], [waiting], stop)
+        else:
+            self._over([waiting], stop)
 
-    async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, Row]) -> None:
-        """Make the images of rows and hand them to the publisher."""
+    async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, Row], stop: Stop) -> Sequence[_Waiting]:
+        """Make the images of rows and hand them to the publisher; return the rows that are over."""
         self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
         images: dict[int, tuple[Header, list[tuple[str, Change]], list[_Waiting]]] = {}
         refused: list[RefusedChange] = []
@@ -289,12 +289,23 @@ class ReadBack:
                 under[2].append(waiting)
         for header, changes, of in images.values():
             await self._publishing.publish(header, changes, partial(self._confirm, of))
-        if refused:
-            await self._dead_letter(refused, dead_letters)
+        if not refused:
+            return batch
+        await self._dead_letter(refused, dead_letters, stop)
+        under_way = set(dead_letters)
+        return [waiting for waiting in batch if waiting not in under_way]
 
-    async def _dead_letter(self, refused: Sequence[RefusedChange], of: Sequence[_Waiting]) -> None:
-        """Begin to dead-letter what was refused, once there is room: what cannot be published keeps no reading."""
-        self._publishing.when_done(await self._dead_letters.begin(refused), partial(self._confirm, of))
+    async def _dead_letter(self, refused: Sequence[RefusedChange], of: Sequence[_Waiting], stop: Stop) -> None:
+        """Begin to dead-letter what was refused, once there is room: what cannot be published keeps no reading.
+
+        Its rows are over when that is confirmed: what is asked for of one meanwhile shares the reading after it, so a
+        row has one dead letter under way, however often it changes.
+        """
+        self._publishing.when_done(await self._dead_letters.begin(refused), partial(self._dead_lettered, of, stop))
+
+    def _dead_lettered(self, of: Sequence[_Waiting], stop: Stop) -> None:
+        self._confirm(of)
+        self._over(of, stop)
 
     def _on_read(self, stop: Stop, reading: "asyncio.Task[None]") -> None:
         self._readings.discard(reading)
