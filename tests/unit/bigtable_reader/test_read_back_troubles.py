@@ -235,6 +235,21 @@ async def test_what_comes_of_a_slow_row_before_it_is_asked_for_again_shares_that
     assert reading.owned.prefix.outstanding == 0
 
 
+async def test_who_waits_for_room_goes_on_when_changes_of_slow_rows_share_a_reading_though_no_row_comes() -> None:
+    slow = SlowRows()
+    slow.slow = rows(3)
+    reading = Reading(slow, waiting=6)
+    reading.owned = an_owned(seconds=10_000)
+    await reading.ask_for_each(*slow.slow)
+    await asyncio.sleep(1_000)
+    asking = asyncio.create_task(reading.ask_for_each(*slow.slow))
+    await some_turns()
+    assert not asking.done()
+    await asyncio.sleep(600)
+    assert asking.done()
+    assert reading.published() == []
+
+
 @pytest.mark.parametrize("is_slow", [False, True])
 async def test_while_no_row_comes_no_more_are_taken_than_may_wait_and_calls_become_rare(is_slow: bool) -> None:
     slow = SlowRows()

@@ -241,6 +241,7 @@ class ReadBack:
             if later := self._waiting.pop((id(waiting.owned), waiting.row_key), None):
                 waiting.trigger, waiting.version = later.trigger, later.version
                 waiting.places += later.places
+                self._room.set()
 
     def _ask_again(self, failed: Sequence[_Waiting], behind: list[_Waiting], stop: Stop) -> None:
         """Put rows that did not come behind others."""
