@@ -10,8 +10,9 @@ from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, rows, sequence, some_turns
-from tests.unit.bigtable_reader.readings import an_owned
+from tests.unit.bigtable_reader.readings import a_partition, an_owned
 
+TWO_HOURS = 7_200_000_000
 POISON: RowCells = {"f": {b"\xff": [CellVersion(1_000, b"v")]}}
 
 
@@ -233,6 +234,54 @@ async def test_what_comes_of_a_slow_row_before_it_is_asked_for_again_shares_that
     assert len(slow.readings) == 3
     assert reading.published() == [("DELETE", '{"row_key":"row 0"}', sequence(5))]
     assert reading.owned.prefix.outstanding == 0
+
+
+@pytest.mark.parametrize("waits_for", ["a slow reading", "Bigtable", "a dead letter of it"])
+async def test_a_row_that_is_read_long_after_its_change_gets_a_new_version_before_that_reading(waits_for: str) -> None:
+    slow = SlowRows(a=ROW)
+    slow.slow = [b"a"] if waits_for == "a slow reading" else ()
+    reading = Reading(slow)
+    owned = reading.owned = an_owned(seconds=1_000_000)
+    if waits_for == "Bigtable":
+        slow.errors = [TransientError("UNAVAILABLE")]
+        slow.gate.clear()
+    if waits_for == "a dead letter of it":
+        slow.rows = {b"a": POISON}
+        reading.dead_letters.open.clear()
+        await reading.ask(b"a", 1)
+        await some_turns()
+    await reading.ask(b"a", 2)
+    await asyncio.sleep(7_200)
+    owned.versions.rise(TWO_HOURS)
+    slow.rows, slow.slow = {b"a": ROW}, ()
+    slow.gate.set()
+    reading.dead_letters.open.set()
+    await asyncio.sleep(120)
+    assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(TWO_HOURS + 1))]
+    assert (owned.versions.last, owned.prefix.outstanding) == (TWO_HOURS + 1, 0)
+
+
+async def test_a_row_that_is_read_soon_or_for_which_no_version_may_be_made_keeps_its_own() -> None:
+    reading = Reading(GatedRows(a=ROW))
+    full = an_owned(a_partition(min_version=TWO_HOURS))
+    reading.owned.versions.rise(TWO_HOURS)
+    await reading.ask(b"a", TWO_HOURS // 2)
+    await reading.ask(b"a", 2, full)
+    await some_turns()
+    assert [number for _op, _key, number in reading.published()] == [sequence(TWO_HOURS // 2), sequence(2)]
+    assert reading.owned.versions.last == full.versions.last == TWO_HOURS
+
+
+async def test_no_new_version_is_made_for_a_partition_that_was_released() -> None:
+    reading = Reading(GatedRows(a=ROW))
+    reading.rows.errors = [TransientError("UNAVAILABLE")]
+    released = an_owned()
+    await reading.ask(b"a", 1, released)
+    await some_turns()
+    released.versions.rise(TWO_HOURS)
+    released.over = True
+    await asyncio.sleep(120)
+    assert (len(reading.rows.readings), released.versions.last) == (2, TWO_HOURS)
 
 
 async def test_who_waits_for_room_goes_on_when_changes_of_slow_rows_share_a_reading_though_no_row_comes() -> None:

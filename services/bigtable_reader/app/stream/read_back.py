@@ -2,7 +2,8 @@
 
 The rule that makes mirrors converge: an image's sequence is the newest version of those records, each of which was
 received and given a version before the reading begins. So the image with a row's highest version holds every change,
-and none that was read earlier can beat it, in whatever order they are published.
+and none that was read earlier can beat it, in whatever order they are published. A row that is read long after that
+gets a newer version, which is made before the reading, too: a mirror refuses images whose versions are old.
 """
 
 import asyncio
@@ -41,6 +42,8 @@ _REST: Final = 0.01
 _MANY: Final = 32
 _LONGER: Final = 10
 """Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
+_OLD: Final = 3_600_000_000
+"""Versions behind the last one, an hour: far from `SAFE_AGE`, and seldom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,8 @@ class ReadBack:
     async def _read(self, left: list[_Waiting], stop: Stop) -> None:
         """Read rows, and hand the images of what came to the publisher before more of them is read.
 
-        The versions of what is read later stand all the same: it is read after them. Only slow rows take newer ones.
+        The versions of what is read later stand all the same: it is read after them. Only slow rows, and those whose
+        versions are old by then, take newer ones.
         """
         at_once = self._at_once
         while left:
@@ -217,6 +221,7 @@ class ReadBack:
                         at_once = max(1, len(asked) // 2)  # unless it succeeds: what takes too long takes less of fewer
                         if left is self._slow:
                             self._fold_in(asked)
+                        _renew_old_versions(asked)
                         try:
                             read = await self._rows.read([waiting.row_key for waiting in asked])
                         except TransientError as error:
@@ -323,3 +328,14 @@ class ReadBack:
 def _ours(batch: Sequence[_Waiting]) -> Collection[BigtableOwnedPartition]:
     """Return the partitions of some rows for which something may still be published: asked of each once."""
     return {owned for owned in {waiting.owned for waiting in batch} if owned.ours}
+
+
+def _renew_old_versions(rows: Sequence[_Waiting]) -> None:
+    """Give rows new versions that have waited long, as slow ones do. The last version follows the clock (`leases.py`).
+
+    None is made for a partition that is released: its next owner begins above the last one.
+    """
+    for waiting in rows:
+        versions = waiting.owned.versions
+        if versions.last - waiting.version > _OLD and waiting.owned.ours:
+            waiting.version = versions.next(Microseconds(versions.last)) or waiting.version
