@@ -49,6 +49,8 @@ _OPERATOR: Final = timedelta(minutes=1)
 """How long a range waits after an error that only an operator can remove, such as a missing right."""
 _ATTEMPTS: Final = 10
 """To read a range on from one place, before others come first."""
+_MOST_OWNED: Final = 100
+"""Key ranges of one reader, those too that only wait for their confirmation: all are in each save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class SnapshotOptions:
     """How snapshots are read."""
 
     ranges: int = 2
-    """Key ranges that one reader reads at the same time."""
+    """Key ranges that one reader reads at the same time, beside those that only wait for their confirmation."""
     page_rows: int = 2_000
     """Rows that one call reads, where a source reads by pages.
 
@@ -89,6 +91,8 @@ class OwnedRange(Generic[KeyT]):
         self.begin(last, rows)
         self.outstanding_bytes = 0
         self.task: asyncio.Task[None] | None = None
+        self.all_read = False
+        """Whether all of it is read, so that it only waits for its confirmation."""
         self.complete = False
         """Whether all of it is read and confirmed."""
         self.over = False
@@ -119,7 +123,7 @@ class OwnedRange(Generic[KeyT]):
         """Return whether Pub/Sub has confirmed everything that was read."""
         return not self._prefix.outstanding
 
-    def take(self, last: KeyT, rows: int, size: int, publications: int = 1) -> Callable[[], None]:
+    def take(self, last: KeyT | None, rows: int, size: int, publications: int = 1) -> Callable[[], None]:
         """Take the next rows, up to a key, which so many publications contain; return what confirms one of these."""
         prefix, place = self._prefix, self._prefix.add(0, publications, records=rows, token=last)
         self.outstanding_bytes += size
@@ -230,7 +234,7 @@ class SnapshotSource(Protocol[RangeT, SurveyT]):
         """Save how far ranges are, and renew or release their leases; return those that are no longer ours."""
 
     async def read(self, owned: RangeT, publisher: SnapshotPublisher) -> bool:
-        """Publish what is left of a range; return when all of it is confirmed. False: it is no longer ours."""
+        """Publish what is left of a range; return whether it is still ours."""
 
     async def recover(self, owned: RangeT, error: MisconfiguredError) -> None:
         """Do what lets the reading continue after an error, as `wait_for_operator` does."""
@@ -366,7 +370,8 @@ class Snapshots(Generic[RangeT, SurveyT]):
         return survey
 
     async def _claim(self) -> None:
-        room = self._options.ranges - len(self._owned)
+        reading = sum(not one.all_read or one.complete for one in self._owned.values())
+        room = min(self._options.ranges - reading, _MOST_OWNED - len(self._owned))
         if room <= 0:
             return
         claimed = await self.source.claim(self._owned.keys() | self._later, room)
@@ -451,6 +456,8 @@ class Snapshots(Generic[RangeT, SurveyT]):
                 break
             except MisconfiguredError as error:
                 await self.source.recover(owned, error)
+        owned.all_read = True
+        await self._publisher.wait_until_confirmed(owned)
         owned.complete = True
 
 

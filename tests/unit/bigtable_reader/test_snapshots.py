@@ -177,6 +177,30 @@ async def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confir
     assert [dead_letter.key for dead_letter in world.dead_letters.kept] == [f'["{bad.decode()}"]']
 
 
+@pytest.mark.parametrize("unconfirmed_bytes", [16 << 20, 1])
+async def test_however_many_ranges_have_a_row_whose_dead_letter_is_not_confirmed_all_other_rows_are_published(
+    unconfirmed_bytes: int,
+) -> None:
+    options = SnapshotOptions(page_rows=8, save=timedelta(seconds=1), unconfirmed_bytes=unconfirmed_bytes)
+    world = await a_filled_world(MANY_KEYS, options=options)
+    there = [key for key in MANY_KEYS if world.table.row(key) is not None]
+    world.cuts = there[5::5]
+    world.too_large |= set(there[4::5])
+    world.dead_letters.open.clear()
+    world.start(slowest=0.02)
+    await asyncio.sleep(120)
+    saved = world.snapshots.snapshot
+    assert saved is not None
+    assert len(saved.unfinished) >= len(world.too_large) > world.options.ranges
+    assert {change.key for change in world.topic.changes} == {
+        f'{{"row_key":"{key.decode()}"}}' for key in there if key not in world.too_large
+    }
+    world.dead_letters.open.set()
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    assert len(world.dead_letters.kept) == len(world.too_large)
+
+
 async def test_where_rows_are_limited_no_more_are_asked_for_at_once_than_may_pass_in_a_second() -> None:
     world = await a_filled_world(MANY_KEYS, options=SnapshotOptions(rows_per_second=7))
     world.start(slowest=0.0)

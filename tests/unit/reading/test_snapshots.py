@@ -162,6 +162,28 @@ async def test_while_the_topic_may_lose_messages_nothing_is_saved_and_no_end_ann
         assert world.announced
 
 
+async def test_ranges_that_only_wait_for_their_confirmation_hold_up_no_other_until_they_are_very_many() -> None:
+    world = ToySnapshots(ranges=150, rows=1, unconfirmed_bytes=1_000_000)
+    world.topic.confirms = False
+    async with reading(world.reader()):
+        await asyncio.sleep(200)
+        assert len(world.topic.published) == sum(world.owners().values()) == 100
+        assert not any(one.done for one in world.ranges.values())
+        world.topic.confirms = True
+        world.topic.confirm(*list(world.topic.waiting))
+        await asyncio.sleep(60)
+    assert sorted(world.topic.published, key=int) == [str(key) for key in range(150)], "each once"
+    assert all(one.done for one in world.ranges.values())
+
+
+async def test_ranges_that_are_read_but_cannot_be_saved_as_done_are_no_more_than_are_read_at_once() -> None:
+    world = ToySnapshots(ranges=6)
+    world.is_durable = False
+    async with reading(world.reader()):
+        await asyncio.sleep(LEASE / 2)
+    assert len(world.claims) == world.options.ranges
+
+
 # Publishing
 
 

@@ -133,7 +133,6 @@ class ToySnapshotSource:
             confirm = owned.take(page[-1], len(page), ROW_BYTES * len(page))
             changes = [("", Change("UPSERT", "SNAPSHOT", "", "", "", str(key), "{}")) for key in page]
             await publisher.publish(HEADER, changes, confirm)
-        await publisher.wait_until_confirmed(owned)
         return True
 
     async def recover(self, owned: OwnedRange[int], error: MisconfiguredError) -> None:

@@ -202,7 +202,7 @@ class BigtableSnapshotSource:
     # One part
 
     async def read(self, owned: OwnedPart, publisher: SnapshotPublisher) -> bool:
-        """Publish what is left of a part; return when all of it is confirmed. False: it is no longer ours."""
+        """Publish what is left of a part; return whether it is still ours."""
         if owned.part.state is PartState.REQUESTED and not await self._cut(owned):
             return False
         while (left := behind(owned.part.range, owned.read_to)) is not None:
@@ -214,7 +214,6 @@ class BigtableSnapshotSource:
                 continue
             if await self._publish(owned, publisher, place, page.rows, page.read_to) and page.read_to is None:
                 break
-        await publisher.wait_until_confirmed(owned)
         return True
 
     async def recover(self, owned: OwnedPart, error: MisconfiguredError) -> None:
@@ -314,13 +313,14 @@ class BigtableSnapshotSource:
             return True
         size = sum(one.change.size() for some in made.values() for one in some)
         number = len(refused) + sum(map(len, made.values()))
-        confirm = owned.take(last, number, size, len(made) + bool(refused))
+        # What is refused has a place of its own, before the others': their bytes do not wait for its dead letters.
+        kept = owned.take(owned.read_to, 0, 0, bool(refused))
+        confirm = owned.take(last, number, size, len(made))
         for some in made.values():
             changes = [(one.ordering_key, one.change) for one in some]
             await publisher.publish(some[0].header, changes, partial(self._on_confirmed, confirm, len(some)))
         if refused:
-            kept = await self._dead_letters.begin(refused)
-            publisher.call_when_done(kept, confirm)
+            publisher.call_when_done(await self._dead_letters.begin(refused), kept)
         return True
 
     def _on_confirmed(self, confirm: Callable[[], None], rows: int) -> None:

@@ -178,7 +178,7 @@ class SpannerSnapshotSource:
     # One range
 
     async def read(self, owned: OwnedTableRange, publisher: SnapshotPublisher) -> bool:
-        """Publish what is left of a range; return when all of it is confirmed. False: it is no longer ours."""
+        """Publish what is left of a range; return whether it is still ours."""
         until = await self._readable_until(owned)
         watched = await self._inspect_table(owned)
         if watched is None:
@@ -200,7 +200,6 @@ class SpannerSnapshotSource:
             async for rows in batches:
                 for start in range(0, len(rows), _ROWS_AT_ONCE):
                     await self._publish(owned, publisher, maker, rows[start : start + _ROWS_AT_ONCE], until)
-        await publisher.wait_until_confirmed(owned)
         return True
 
     async def _give_up(self, owned: OwnedTableRange, why: str) -> bool:
