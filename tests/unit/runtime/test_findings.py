@@ -79,9 +79,9 @@ def test_every_doctor_warns_of_a_near_setting(looked_at: Callable[[Mapping[str, 
     names = (
         "GOOGLE_CLOUD_PROJECT SPANNER_INSTANCE SPANNER_DATABASE CHANGE_STREAM TOPIC BIGTABLE_INSTANCE BIGTABLE_TABLE"
     )
-    more = "SUBSCRIPTION DEAD_LETTER_TOPIC DEAD_LETTER_SUBSCRIPTION BIGQUERY_DATASET"
+    more = "SUBSCRIPTION DEAD_LETTER_SUBSCRIPTION BIGQUERY_DATASET"
     given = dict.fromkeys(f"{names} {more}".split(), "name") | {"TABLE_FILE": "tables.toml", "JAVA_HOME": "/nowhere"}
-    given["DATABASE"] = "sqlite:////nowhere/letters.sqlite3"
+    given |= {"DATABASE": "sqlite:////nowhere/letters.sqlite3", "DEAD_LETTER_TOPIC": "name-of-dead-letters"}
 
     (found,) = (one for one in islice(looked_at(given), 4) if one.check == "variable TABLE_FILE")
     assert (found.level, found.detail) == (Level.WARNING, "no setting has this name")
