@@ -261,6 +261,19 @@ async def test_a_row_that_is_read_long_after_its_change_gets_a_new_version_befor
     assert (owned.versions.last, owned.prefix.outstanding) == (TWO_HOURS + 1, 0)
 
 
+async def test_a_row_that_is_read_long_after_its_change_is_read_for_the_changes_too_that_wait() -> None:
+    reading = Reading(GatedRows(a=ROW))
+    reading.rows.errors = [TransientError("UNAVAILABLE")]
+    await reading.ask(b"a", 1)
+    await some_turns()
+    reading.owned.versions.rise(TWO_HOURS)
+    await reading.ask(b"a", TWO_HOURS)
+    await asyncio.sleep(120)
+
+    assert [number for _op, _key, number in reading.published()] == [sequence(TWO_HOURS)]
+    assert reading.owned.prefix.outstanding == 0
+
+
 async def test_a_row_that_is_read_soon_or_for_which_no_version_may_be_made_keeps_its_own() -> None:
     reading = Reading(GatedRows(a=ROW))
     full = an_owned(a_partition(min_version=TWO_HOURS))

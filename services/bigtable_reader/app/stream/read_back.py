@@ -219,9 +219,9 @@ class ReadBack:
                             return
                         del left[:at_once]
                         at_once = max(1, len(asked) // 2)  # unless it succeeds: what takes too long takes less of fewer
-                        if left is self._slow:
-                            self._fold_in(asked)
-                        _renew_old_versions(asked)
+                        of_long_ago = asked if left is self._slow else [one for one in asked if _has_old_version(one)]
+                        self._fold_in(of_long_ago)
+                        _renew_old_versions(of_long_ago)
                         try:
                             read = await self._rows.read([waiting.row_key for waiting in asked])
                         except TransientError as error:
@@ -241,7 +241,7 @@ class ReadBack:
             self._over(await self._hand_over(come, read.found, stop), stop)
 
     def _fold_in(self, rows: Sequence[_Waiting]) -> None:
-        """Let slow rows have the version of what was asked for of them meanwhile, before they are asked for again."""
+        """Let rows have the version of what was asked for of them meanwhile, before they are asked for again."""
         for waiting in rows:
             if later := self._waiting.pop((id(waiting.owned), waiting.row_key), None):
                 waiting.trigger, waiting.version = later.trigger, later.version
@@ -337,5 +337,9 @@ def _renew_old_versions(rows: Sequence[_Waiting]) -> None:
     """
     for waiting in rows:
         versions = waiting.owned.versions
-        if versions.last - waiting.version > _OLD and waiting.owned.ours:
+        if _has_old_version(waiting) and waiting.owned.ours:
             waiting.version = versions.next(Microseconds(versions.last)) or waiting.version
+
+
+def _has_old_version(waiting: _Waiting) -> bool:
+    return waiting.owned.versions.last - waiting.version > _OLD
