@@ -336,6 +336,7 @@ class SpannerDatabaseClient:
         """
         if self._session is not None and (self._session in message or "/sessions/" not in message):
             self._session = None
+            self._aborted.clear()  # transactions of that session
 
     async def learn_dialect(self) -> None:
         """Take the dialect that the database says it has. MisconfiguredError where it is none that is known."""
@@ -474,7 +475,7 @@ class SpannerDatabaseClient:
         return answer
 
     def _forget(self, aborted: tuple[Statement, bytes] | None) -> None:
-        if aborted is not None:
+        if aborted is not None and aborted in self._aborted:
             self._aborted.remove(aborted)
 
     async def _commit(self, session: str, transaction: bytes, mutations: list[Mutation], token: Any) -> None:
