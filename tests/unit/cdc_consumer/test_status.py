@@ -281,15 +281,24 @@ def test_what_was_deferred_is_not_forgotten_while_it_cannot_come_again(
     assert seen[2:] == [(everything, waits), ({"planes"}, {"planes"}), ({"planes"}, {"planes"}), (set(), set())]
 
 
-def test_micro_batches_that_take_less_than_a_minute_keep_nothing_from_being_forgotten(world: World) -> None:
-    world.take(Counts(messages=1, tables={"planes": WAITS}))
-    for _ in range(31 * 60 // 55):
+@pytest.mark.parametrize(("seconds", "minutes"), [(55, 33), (70, 66)])
+def test_one_micro_batch_after_the_other_keeps_nothing_from_being_forgotten(
+    world: World, seconds: int, minutes: int
+) -> None:
+    """What one that takes longer than a minute does not pull in time, the next one does, or none."""
+    world.take(Counts(messages=1, tables={"planes": WAITS, "airports": WAITS}))
+    healthy = {"airports": TableNote(latest=LATEST)}
+    waited: list[frozenset[str]] = []
+    for _ in range(minutes * 60 // seconds):
         world.take(Counts(taken=1))
-        world.clock.pass_time(timedelta(seconds=55))
-        world.take(Counts(messages=1, tables={"airports": TableNote(latest=LATEST)}))
-    world.clock.pass_time(timedelta(minutes=2))
+        world.clock.pass_time(timedelta(seconds=seconds))
+        world.take(Counts(messages=1, tables=healthy))
+        waited.append(frozenset(world.status.troubled()))
 
+    assert waited[0] == {"planes", "airports"}
+    assert "airports" not in waited[5], "it has come again"
     assert world.states()["planes"] == "running"
+    assert waited[-1] == set()
 
 
 def test_what_lacks_rows_or_is_gone_is_counted_for_the_alert(world: World) -> None:

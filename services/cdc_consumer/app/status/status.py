@@ -40,18 +40,40 @@ _SEEN: Final = timedelta(minutes=10)
 
 
 @dataclass(slots=True)
+class _Due:
+    """A time at which something is over; later, where nothing was pulled at that time."""
+
+    at: int = 0
+    until: int = 0
+
+    def rise(self, at: int) -> None:
+        """Be over then at the earliest."""
+        self.at, self.until = max(self.at, at), max(self.until, at)
+
+    def expect_after(self, since: int, now: int, within: timedelta) -> None:
+        """Expect it ``within`` a time from now, as nothing has been pulled since before it was due.
+
+        What the next pull takes is expected until that micro-batch has ended, and no longer.
+        """
+        if self.at > since:
+            self.until = max(self.until, now + within // timedelta(microseconds=1))
+        elif self.until > since:
+            self.until = max(self.until, now)
+
+
+@dataclass(slots=True)
 class _Table:
     deferred: str = ""
     deferred_since: int = 0
-    deferred_until: int = 0
+    deferred_until: _Due = field(default_factory=_Due)
     unfit: str = ""
     unfit_since: int = 0
     unfit_until: int = 0
     """When the first and the last header came that does not fit, without a change in between that fits."""
     stuck: str = ""
     stuck_since: int = 0
-    stuck_until: int = 0
-    again_at: int = 0
+    stuck_until: _Due = field(default_factory=_Due)
+    again_at: _Due = field(default_factory=_Due)
     """When the last of what was deferred comes again, whatever the table has been since."""
     latest: Applied | None = None
     unapplied_since: int = 0
@@ -76,21 +98,17 @@ class _Table:
         If they have not come again for long, they do not: another consumer has applied them, or they are dead letters.
         Time in which this consumer pulls nothing does not count: `expect_after`.
         """
-        return self.deferred if now < self.deferred_until else ""
+        return self.deferred if now < self.deferred_until.until else ""
 
     def expect_after(self, since: int, now: int) -> None:
         """Expect again, from now on, what was to come again at a time since which nothing has been pulled."""
-        on_its_way = now + _ON_ITS_WAY // timedelta(microseconds=1)
-        if self.deferred_until > since:
-            self.deferred_until = max(self.deferred_until, now + FORGOTTEN_AFTER // timedelta(microseconds=1))
-        if self.stuck_until > since:
-            self.stuck_until = max(self.stuck_until, on_its_way)
-        if self.again_at > since:
-            self.again_at = max(self.again_at, on_its_way)
+        self.deferred_until.expect_after(since, now, FORGOTTEN_AFTER)
+        self.stuck_until.expect_after(since, now, _ON_ITS_WAY)
+        self.again_at.expect_after(since, now, _ON_ITS_WAY)
 
     def waits_for(self, now: int) -> str:
         """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
-        return self.deferred_for(now) or (self.stuck if now < self.stuck_until else "")
+        return self.deferred_for(now) or (self.stuck if now < self.stuck_until.until else "")
 
 
 @dataclass(slots=True)
@@ -239,7 +257,9 @@ class ConsumerStatus:
         """
         with self._lock:
             now = self._expect_again(self._micros())
-            waiting = {name for name, table in self._tables.items() if now < table.again_at or table.waits_for(now)}
+            waiting = {
+                name for name, table in self._tables.items() if now < table.again_at.until or table.waits_for(now)
+            }
             return waiting | {*self._refused(now)} | {*self._dropped}
 
     def refused(self) -> Collection[str]:
@@ -388,12 +408,13 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
         table.unfit, table.unfit_until = note.unfit, now
     if note.again_at is not None:
         again_at = note.again_at + _ON_ITS_WAY // timedelta(microseconds=1)
-        table.again_at = max(table.again_at, again_at)
+        table.again_at.rise(again_at)
         if note.stuck:
-            table.stuck_since = table.stuck_since if now < table.stuck_until else now
-            table.stuck, table.stuck_until = note.stuck, max(table.stuck_until, again_at)
+            table.stuck_since = table.stuck_since if now < table.stuck_until.until else now
+            table.stuck = note.stuck
+            table.stuck_until.rise(again_at)
     if note.deferred:  # a task still attempts it, or messages come again
-        table.deferred_until = max(now, table.again_at) + FORGOTTEN_AFTER // timedelta(microseconds=1)
+        table.deferred_until.rise(max(now, table.again_at.at) + FORGOTTEN_AFTER // timedelta(microseconds=1))
     if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
         table.latest = note.latest
         table.unapplied_since = table.unapplied_since or note.latest.applied or 0
