@@ -142,6 +142,12 @@ def test_each_task_gets_as_many_buckets_of_a_table_as_any_other(key: str, tasks:
         assert set(Counter(_tasks_of_keys(portions).values()).values()) == {16 // tasks}
 
 
+def test_keys_of_other_publishers_go_to_all_tasks_whatever_numbers_are_in_them() -> None:
+    keys = [f"tenant-{10 * number}" for number in range(100)]
+    portions = to_portions(an_answer(*[b""] * 100, keys=keys), numbers_for(10))
+    assert len({*_tasks_of_keys(portions).values()}) == 10
+
+
 def _tasks_of_keys(portions: pa.RecordBatch) -> dict[str, int]:
     found: dict[str, int] = {}
     for row, task in enumerate(portions["task"].to_pylist()):

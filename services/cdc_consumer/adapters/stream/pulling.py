@@ -33,6 +33,7 @@ _LARGEST_MESSAGE: Final = 10_500_000  # bytes, with what an answer has beside it
 _SHRINKS: Final = 8  # times at most, from one answer to the next: one of small messages may be an exception
 _TIMEOUT: Final = 30.0
 _LONGEST_PULL: Final = timedelta(minutes=10)
+_DIGITS: Final = 10  # more are no number of a bucket
 _POLL: Final = 0.2  # seconds between two checks of whether to go on waiting
 # An answer of this size says that there is more: one goes on after the linger. (The emulator gives 100 at most.)
 _BEHIND_MESSAGES: Final = 10
@@ -212,12 +213,16 @@ def to_portions(response: Any, tasks: Sequence[int], file: DataFile | None = Non
 
 
 def _task_of(key: str, tasks: int) -> int:
-    """Return which of so many tasks a key is for: a table's buckets, numbers at the end of keys, go to each in turn.
+    """Return which of so many tasks a key is for: the buckets of a table, which keys end with, go to each in turn.
 
-    By a hash of the whole key one of eight tasks had up to half as much again as the mean, by what tables were called.
+    By a hash of the whole key, as of a key of another form, one of eight tasks had up to half as much again as the
+    mean, by what tables were called.
     """
-    table = key.rstrip("0123456789")
-    return (crc32(table.encode()) + int(key[len(table) :][-9:] or "0")) % tasks
+    table, _, bucket = key.rpartition("/")
+    number = bucket.removeprefix("snapshot-")
+    if not (number.isascii() and number.isdigit() and len(number) < _DIGITS):
+        return crc32(key.encode()) % tasks
+    return (crc32(table.encode()) + int(number)) % tasks
 
 
 def _to_messages(received: Sequence[Any], file: DataFile | None) -> pa.RecordBatch:
