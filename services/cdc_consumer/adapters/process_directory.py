@@ -18,14 +18,16 @@ _PREFIX: Final = "millrace-process-"
 def temporary_places(environ: Mapping[str, str]) -> Collection[Path]:
     """Return wherever `tempfile` may have made a directory: which of them it takes, it does not say of a full disk."""
     named = (environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-    return {Path(place).absolute() for place in (*named, "/tmp", "/var/tmp", "/usr/tmp", ".") if place}  # noqa: S108
+    return {Path(place) for place in (*named, "/tmp", "/var/tmp", "/usr/tmp", ".") if place}  # noqa: S108
 
 
 def remove_leftovers(places: Iterable[Path]) -> None:
     """Remove the directories of processes that have ended."""
-    for left in [left for place in places for left in place.glob(f"{_PREFIX}*")]:
-        with suppress(OSError), _locked(left):  # it fails where the process lives, or is another user's
-            shutil.rmtree(left, ignore_errors=True)
+    for place in places:
+        with suppress(OSError):  # another user's place
+            for left in list(place.glob(f"{_PREFIX}*")):
+                with suppress(OSError), _locked(left):  # it fails where the process lives, or is another user's
+                    shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager

@@ -225,10 +225,23 @@ def test_a_start_looks_for_leftovers_wherever_a_directory_of_a_process_may_be(
     if named:
         monkeypatch.setenv(named, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    places = temporary_places(os.environ)
+    places = {place.absolute() for place in temporary_places(os.environ)}
     with process_directory() as made:
         assert made.parent in places
-    assert {Path(place) for place in tempfile._candidate_tempdir_list()} == {*places}  # type: ignore[attr-defined]
+    assert {Path(place) for place in tempfile._candidate_tempdir_list()} == places  # type: ignore[attr-defined]
+
+
+def test_a_working_directory_that_is_gone_keeps_no_consumer_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here, left = tmp_path / "here", tmp_path / "there" / "millrace-process-1"
+    here.mkdir()
+    left.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    here.rmdir()
+    remove_leftovers([Path(), left.parent])
+
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(
@@ -445,8 +458,9 @@ def test_what_tasks_report_that_have_heard_of_a_stop_is_taken_before_their_spark
     with receiving_reports(taken.append, DeadLetterLimit()) as server:
         address = server.listen("127.0.0.1")
         request_at_driver_stop(address, stop)
-        holds, released = Report(oldest_outstanding=1), Report(counts=Counts(released=1))
+        holds, released = Report(process="t", oldest_outstanding=1), Report(process="t", counts=Counts(released=1))
         send_report(address, holds)
+        send_report(address, Report())  # a sign of life
 
         def release() -> None:
             Stop().wait(timedelta(seconds=1))  # longer than a silence that ends what needs no more
@@ -456,7 +470,7 @@ def test_what_tasks_report_that_have_heard_of_a_stop_is_taken_before_their_spark
             assert not stop.wait(timedelta(milliseconds=200))
             server.stop_tasks()
             server.take_last_words()
-            assert taken == [holds, released]
+            assert taken == [holds, Report(), released]
 
 
 def test_one_attempt_to_reach_the_driver_that_fails_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:

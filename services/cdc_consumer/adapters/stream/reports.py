@@ -307,8 +307,9 @@ class DriverServer:
         self._heard += 1
         if line.report is not None:
             self._take(line.report)
-            change = self._holding.discard if line.report.oldest_outstanding is None else self._holding.add
-            change(process)
+            if line.report.process:  # else it is a sign of life, which says nothing of messages
+                change = self._holding.discard if line.report.oldest_outstanding is None else self._holding.add
+                change(process)
         if line.remember is not None:
             self._limit.remember(line.remember, process)
         if line.judge is not None:
