@@ -50,7 +50,7 @@ WORKER_DAEMONS = {"pyspark.daemon", "services.cdc_consumer.wiring.worker_daemon"
 TABLES = ("crews", "pilots", "routes")
 MESSAGES = 150
 """Of each table: many times as many as there are tasks, in several micro-batches."""
-ROWS_OF = {"planes/0": range(3), "planes/4": range(3, 8)}
+ROWS_OF = {"planes/0": range(3), "planes/1": range(3, 8)}
 """Rows by ordering key. These keys go to two tasks, so one of them holds three messages, the other five."""
 
 

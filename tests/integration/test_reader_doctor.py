@@ -296,8 +296,9 @@ def test_a_command_to_which_spanner_does_not_answer_reports_so_in_one_line(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("GOOGLE_CLOUD_PROJECT", "SPANNER_INSTANCE", "SPANNER_DATABASE", "CHANGE_STREAM", "TOPIC")
-    for name in (*names, "PARTITION_DATABASE", "DEAD_LETTER_TOPIC"):
+    for name in (*names, "PARTITION_DATABASE"):
         monkeypatch.setenv(name, "nobody-asks")
+    monkeypatch.setenv("DEAD_LETTER_TOPIC", "nor-this")
     monkeypatch.setenv("CHANGE_STREAM", "Everything")
     monkeypatch.setenv("SPANNER_EMULATOR_HOST", "127.0.0.1:1")
 
