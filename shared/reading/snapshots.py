@@ -50,7 +50,7 @@ _OPERATOR: Final = timedelta(minutes=1)
 _ATTEMPTS: Final = 10
 """To read a range on from one place, before others come first."""
 _MOST_OWNED: Final = 100
-"""Key ranges of one reader, those too that only wait for their confirmation: all are in each save."""
+"""Key ranges that a reader owns at most. Some only wait for their confirmation, but each save writes all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

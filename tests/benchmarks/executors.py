@@ -1,6 +1,6 @@
 """How the consumer's rate grows with its executors, where a cgroup gives each a tenth of a core.
 
-So eight of them leave a core of two to the driver, the Pub/Sub emulator and the null write server, which are not held.
+Eight of them leave one of two cores to the driver, the Pub/Sub emulator and the null write server, which have no limit.
 What counts is the ratio to one executor: no machine has such a core.
 """
 
@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-import psutil
-
 from deploy.local.platform.processes import Process
 from deploy.local.platform.services import Pipeline, Service
 from tests.benchmarks.backlog import Backlog, release
@@ -24,6 +22,7 @@ from tests.benchmarks.flatness import most_memory
 from tests.benchmarks.pipelines import Platform, running_consumer, settled, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
+from tests.worlds.consumer import executors as executors_of
 
 _CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 """Of cgroup v1."""
@@ -105,14 +104,12 @@ def _drain(
 def _held(consumer: Process) -> Iterator[Sequence[Path]]:
     """Hold each executor, with its workers, to its share; give the cgroups."""
     groups = []
-    for process in psutil.Process(consumer.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
-                groups.append(_CGROUPS / f"millrace-executor-{process.pid}")
-                groups[-1].mkdir()
-                (groups[-1] / "cpu.cfs_period_us").write_text(str(_PERIOD))
-                (groups[-1] / "cpu.cfs_quota_us").write_text(str(int(_PERIOD * _SHARE)))
-                _move([process.pid, *(one.pid for one in process.children(recursive=True))], groups[-1])
+    for process in executors_of(consumer):
+        groups.append(_CGROUPS / f"millrace-executor-{process.pid}")
+        groups[-1].mkdir()
+        (groups[-1] / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (groups[-1] / "cpu.cfs_quota_us").write_text(str(int(_PERIOD * _SHARE)))
+        _move([process.pid, *(one.pid for one in process.children(recursive=True))], groups[-1])
     try:
         yield groups
     finally:

@@ -32,8 +32,8 @@ from tests.integration.stand_in import PROJECT, StandIn
 
 ACK_DEADLINE = timedelta(seconds=15)
 COME_AGAIN_WITHIN = ACK_DEADLINE + timedelta(seconds=10)
-"""A killed executor extended its leases when it was killed, at the latest. The emulator may give what comes again to no
-pull that waits already, and such a pull lasts five seconds. As much again is for two busy cores.
+"""A killed executor extended its leases when it was killed, at the latest. A pull that waits
+already may not get what comes again from the emulator, and it lasts five seconds. Five more are for two busy cores.
 """
 STOP_WITHIN = timedelta(seconds=10)
 TIMEOUT = timedelta(minutes=2, seconds=30)

@@ -16,7 +16,7 @@ _PREFIX: Final = "millrace-process-"
 
 
 def temporary_places(environ: Mapping[str, str]) -> Collection[Path]:
-    """Return wherever `tempfile` may have made a directory: which of them it takes, it does not say of a full disk."""
+    """Return all places where `tempfile` may make a directory: on a full disk it does not say which one it takes."""
     named = (environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return {Path(place) for place in (*named, "/tmp", "/var/tmp", "/usr/tmp", ".") if place}  # noqa: S108
 

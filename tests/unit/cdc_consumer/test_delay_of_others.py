@@ -121,14 +121,19 @@ def test_a_table_that_stays_in_trouble_delays_no_micro_batch_for_longer(
     assert sum(lasted, timedelta(0)) <= passed(world, start) / 10
 
 
+def set_clock_once(world: World, by: timedelta) -> None:
+    """Set the clock of the day as soon as the world waits for something."""
+    set_once = iter([by])
+    world.meanwhile = lambda: world.clock.set(next(set_once, timedelta(0)))
+
+
 @pytest.mark.parametrize("by", [-timedelta(hours=1), timedelta(hours=1)], ids=["back", "forward"])
 @pytest.mark.parametrize("begins", KINDS)
 def test_a_clock_that_is_set_meanwhile_delays_no_micro_batch_for_longer(
     world: World, begins: Callable[[World], None], by: timedelta
 ) -> None:
     begins(world)
-    set_once = iter([by])
-    world.meanwhile = lambda: world.clock.set(next(set_once, timedelta(0)))
+    set_clock_once(world, by)
     began = world.clock.passed
     counts = apply_to(world, 1, "planes", *OTHERS)
 
@@ -142,8 +147,7 @@ def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_table_is_waite
     world: World, begins: Callable[[World], None], by: timedelta
 ) -> None:
     begins(world)
-    set_once = iter([by])
-    world.meanwhile = lambda: world.clock.set(next(set_once, timedelta(0)))
+    set_clock_once(world, by)
     began = world.clock.passed
     assert apply_to(world, 1, "planes").deferred == 1
 

@@ -43,7 +43,10 @@ _MANY: Final = 32
 _LONGER: Final = 10
 """Times that is rested where so many rows wait already: a reading costs as much as a hundred rows in it."""
 _OLD: Final = 3_600_000_000
-"""Versions behind the last one, an hour: far from `SAFE_AGE`, and seldom."""
+"""A version is old if it is so far behind the last one of its partition, in microseconds: an hour.
+
+That is far less than `SAFE_AGE`, and few rows wait so long.
+"""
 
 
 @dataclass(frozen=True, slots=True)

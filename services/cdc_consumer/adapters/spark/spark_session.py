@@ -380,7 +380,7 @@ class Java:
     def __init__(
         self, environ: MutableMapping[str, str], settings: Mapping[str, str], connection: Path, stop: Stop
     ) -> None:
-        """``connection``: the file that Java writes once it answers, in a directory that goes with the process."""
+        """``connection``: the file that Java writes once it answers; its directory ends with the process."""
         self._environ, self._settings = environ, settings
         self._connection = connection
         self._stop = stop
@@ -424,7 +424,7 @@ class Java:
         return session
 
     def _local_directory(self) -> Mapping[str, str]:
-        """Let Spark's blocks go with this process, unless the user has named a place for them, wherever that was."""
+        """Put the blocks of Spark where they end with this process, unless the user has named a place for them."""
         if not self._settings["spark.master"].startswith("local"):  # other machines have no such directory
             return {}
         SparkContext._ensure_initialized()  # else a configuration does not ask Java what it was given

@@ -62,7 +62,7 @@ LARGE_TIMEOUT: Final = 60.0
 _MOMENT: Final = 0.4
 """Seconds in which a transaction whose caller has gone may still end, and then be rolled back."""
 _ABORTED_KEPT: Final = 32
-"""Of how many aborted transactions the next attempt is awaited: one that never comes is forgotten."""
+"""How many aborted transactions are remembered until their next attempt. The oldest is forgotten first."""
 _COMMITS_REPEATED: Final = 3
 """How often a Commit is sent again because Spanner answers with a newer precommit token."""
 
