@@ -21,6 +21,7 @@ from shared.contracts.errors import MisconfiguredError
 HOST: Final = "127.0.0.1"
 ROOT: Final = Path(__file__).resolve().parents[3]
 TIMEOUT: Final = timedelta(seconds=60)
+_given: Final[set[int]] = set()  # ports
 
 
 def find_sdk(environment: Mapping[str, str]) -> Path:
@@ -144,10 +145,17 @@ def bigquery_stand_in(
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago, for those that cannot choose one by themselves."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that was free a moment ago, for those that cannot choose one by themselves.
+
+    Each is given once: who got it may not listen yet when the next one is asked for.
+    """
+    while True:
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def listens(port: int) -> bool:
