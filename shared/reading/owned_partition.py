@@ -39,6 +39,8 @@ class OwnedPartition(ABC, Generic[TimeT]):
         """Whether it is on its way to another reader."""
         self.load = load
         """Records read per second."""
+        self.hurry: Callable[[], None] = lambda: None
+        """Called before a confirmation is waited for, which otherwise may come later together with others."""
         self._measured: tuple[float, int] | None = None
         """When it was, by the event loop's clock, and how many records had been read."""
 
@@ -84,6 +86,8 @@ class OwnedPartition(ABC, Generic[TimeT]):
 
     async def confirmed(self) -> None:
         """Wait until none of its records waits for Pub/Sub."""
+        if self.outstanding:
+            self.hurry()
         while self.outstanding:
             self.moved.clear()
             await self.moved.wait()
@@ -91,6 +95,7 @@ class OwnedPartition(ABC, Generic[TimeT]):
     async def room(self, needs_more: Callable[[], bool] = lambda: False) -> None:
         """Wait while too many of its records wait for Pub/Sub, but not for what only further records can release."""
         while self.outstanding > _UNCONFIRMED and not needs_more():
+            self.hurry()
             self.moved.clear()
             await self.moved.wait()
 

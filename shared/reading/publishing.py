@@ -20,6 +20,9 @@ class ChangePublisher(Protocol):
         publish the header, which announces a table or a column list.
         """
 
+    def hurry(self) -> None:
+        """Have what was taken confirmed soon, where it would wait for more to be published with it."""
+
     async def close(self) -> None:
         """Publish what was taken, and end: return when Pub/Sub has confirmed it, or will not."""
 

@@ -205,6 +205,7 @@ class SnapshotPublisher:
         self.wake()
 
     async def _change(self) -> None:
+        self._publisher.hurry()
         self._changed.clear()
         await self._changed.wait()
 

@@ -345,6 +345,9 @@ class FakePublisher:
             self._later(self._random.randrange(self._turns), lambda: self._confirm(header, taken, future))
         return future
 
+    def hurry(self) -> None:
+        """Let nothing wait longer than it does."""
+
     async def close(self) -> None:
         """Publish what was taken, and end."""
         self._closed = True

@@ -189,16 +189,50 @@ class Later:
 
 
 @pytest.mark.parametrize(
-    ("age", "rest"), [(-60.0, 0.05), (0.0, 0.05), (0.4, 0.05), (2.0, 0.2), (5.0, 0.5), (86_400.0, 0.5)]
+    ("age", "rest"), [(-60.0, 0.05), (0.0, 0.05), (0.9, 0.05), (2.0, 0.5), (6.0, 1.5), (86_400.0, 2.0)]
 )
-async def test_a_key_rests_for_a_tenth_of_the_age_of_what_it_published_within_bounds(age: float, rest: float) -> None:
+async def test_keys_that_are_late_rest_for_a_quarter_of_that_within_bounds(age: float, rest: float) -> None:
     world = World(clock=Later(age))
+    async with world.publisher:
+        began = asyncio.get_running_loop().time()
+        await (await world.publish("k", 1))
+        resting = await world.publish("k", 2)
+        number = 3
+        while not resting.done():
+            await world.publish("other", number)
+            await asyncio.sleep(0.01)
+            number += 1
+        assert rest <= asyncio.get_running_loop().time() - began <= rest + 0.32
+
+
+async def test_late_keys_rest_together_and_no_longer_than_changes_come() -> None:
+    world = World(clock=Later(86_400.0))
+    async with world.publisher:
+        loop = asyncio.get_running_loop()
+        for number in range(3):
+            await (await world.publish(f"k{number}", number))
+            await asyncio.sleep(0.05)
+        resting = [await world.publish(f"k{number}", number) for number in range(3)]
+        began = loop.time()
+        await asyncio.wait(resting, return_when=asyncio.FIRST_COMPLETED)
+        await turns()
+        assert all(future.done() for future in resting)
+        assert loop.time() - began < 0.7
+
+
+async def test_who_waits_for_a_confirmation_ends_the_rest_of_late_keys_though_changes_come() -> None:
+    world = World(clock=Later(86_400.0))
     async with world.publisher:
         await (await world.publish("k", 1))
         resting = await world.publish("k", 2)
-        await asyncio.sleep(0.9 * rest)
+        for number in range(100):  # 1 s: half of the rest
+            await world.publish("other", number)
+            await asyncio.sleep(0.01)
         assert not resting.done()
-        await asyncio.sleep(0.2 * rest)
+        world.publisher.hurry()
+        for number in range(40):
+            await world.publish("other", number)
+            await asyncio.sleep(0.01)
         assert resting.done()
 
 

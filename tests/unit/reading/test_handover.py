@@ -14,7 +14,7 @@ import pytest
 from shared.contracts.errors import TransientError
 from shared.reading.supervisor import Round
 from shared.runtime.stop import Stop
-from tests.unit.reading.owned import OPTIONS
+from tests.unit.reading.owned import OPTIONS, Owned
 from tests.unit.reading.toy_source import ToyPartition, ToyProgress, ToyReader, ToyRow, ToyStream
 from tests.unit.reading.toy_topic import ToyPublisher, ToyTopic
 
@@ -123,3 +123,24 @@ async def test_a_partition_whose_release_fails_is_taken_after_its_lease_and_the_
     fleet.releases = True
     await fleet.end()
     assert sum(row.fence for row in fleet.rows.values()) == 4 + 2
+
+
+def test_who_waits_until_a_partition_is_confirmed_says_so_to_the_publisher() -> None:
+    async def scenario() -> None:
+        owned, hurried = Owned("p"), 0
+
+        def hurry() -> None:
+            nonlocal hurried
+            hurried += 1
+
+        owned.hurry = hurry
+        await owned.confirmed()
+        assert hurried == 0  # nothing to wait for
+        place = owned.prefix.add(1, 1)
+        waiting = asyncio.create_task(owned.confirmed())
+        await asyncio.sleep(0)
+        assert hurried == 1
+        owned.confirm([place])
+        await waiting
+
+    asyncio.run(scenario())

@@ -36,6 +36,7 @@ class World:
         self.ended: list[str] = []
         """The partition tasks that are over and the leases that were released, in their order."""
         self.renewed_at: list[float] = []
+        self.hurried = 0
         self.paused = False
         self.surveyed = 0
         self._reading = reading
@@ -43,6 +44,10 @@ class World:
         self.effects: Effects = effects or {}
         self._leases = Leases(self, AnyMetrics(), OPTIONS, lambda: True)
         self._supervisor: Supervisor[str, Owned] = Supervisor(self._leases, self, health or Health(), OPTIONS)
+
+    def owned(self, key: str) -> Owned:
+        """Return a partition that is read."""
+        return self._leases.owned[key]
 
     async def run(self, stop: Stop) -> None:
         """Read all partitions until asked to stop."""
@@ -101,6 +106,10 @@ class World:
         else:
             self.renewed_at.append(asyncio.get_running_loop().time())
         return ()
+
+    def hurry(self) -> None:
+        """Remember that a confirmation is waited for."""
+        self.hurried += 1
 
     async def close(self) -> None:
         """Do what the test says."""
@@ -259,3 +268,19 @@ async def test_a_claim_that_keeps_failing_delays_no_survey_and_the_reader_is_not
     assert shown == [False, True]
     stop.request()
     await running
+
+
+async def test_a_partition_that_waits_for_its_confirmation_says_so_to_what_publishes() -> None:
+    stop = Stop()
+
+    async def confirm_after_a_second() -> None:
+        owned = world.owned("p")
+        place = owned.prefix.add(1, 1)
+        asyncio.get_running_loop().call_later(1, owned.confirm, [place])
+        await owned.confirmed()
+        stop.request()
+        await asyncio.sleep(3_600)
+
+    world = World({"p": confirm_after_a_second})
+    await world.run(stop)
+    assert world.hurried == 1

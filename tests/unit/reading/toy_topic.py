@@ -49,5 +49,8 @@ class ToyPublisher:
             confirmation.set_result(None)
         return confirmation
 
+    def hurry(self) -> None:
+        """Let nothing wait longer than it does."""
+
     async def close(self) -> None:
         """Have nothing that waits for room."""
