@@ -10,11 +10,9 @@ Where messages have no ordering key, the same keys still say which changes make 
 the messages of all keys that are due.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -27,7 +25,6 @@ REQUEST_BYTES: Final = 9_000_000
 """No request, and so no message, is larger. Pub/Sub's limit is 10 MB for each."""
 REQUEST_MESSAGES: Final = 1_000
 """Pub/Sub's limit."""
-_KEY: Final = itemgetter(0)
 _UNTOLD: Final = Nanoseconds(0)
 _REQUEST_OVERHEAD: Final = 2_048  # the topic's name and the request's own framing
 _OVERSIZED_OVERHEAD: Final = 2_048  # the structure, its receipt, the future and the place of who waits for it
@@ -177,10 +174,13 @@ class Packer:
         oversized: list[Oversized] = []
         if not changes:
             self._enqueue(announce_under, [_Entry(header, header_size, None, 0, receipt)], 0)
-        for key, some in groupby(changes, _KEY):
+        of_keys: defaultdict[str, list[Change]] = defaultdict(list)
+        for key, change in changes:
+            of_keys[key].append(change)
+        for key, some in of_keys.items():
             entries, of_entries = [], 0
             room_of_key = room - len(key.encode())
-            for _key, change in some:
+            for change in some:
                 size = change.size()
                 if size > room_of_key and change.old is not None:
                     change = change.without_old_values()  # noqa: PLW2901

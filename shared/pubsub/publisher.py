@@ -468,9 +468,9 @@ def _attributes(header: Header, commit_timestamps: Sequence[str]) -> dict[str, s
         "format": str(header.format),
     }
     if commit_timestamps:
-        times = set(commit_timestamps)
-        attributes["first_commit_timestamp"] = min(times, key=_instant)
-        attributes["last_commit_timestamp"] = max(times, key=_instant)
+        times = {_instant(text): text for text in commit_timestamps}
+        attributes["first_commit_timestamp"] = times[min(times)]
+        attributes["last_commit_timestamp"] = times[max(times)]
     return attributes
 
 
