@@ -73,6 +73,8 @@ class Merging:
         BrokenStreamError; MisconfiguredError for a change of more bytes than may be held, or a message of a kind
         that this version does not know.
         """
+        if self._head is None and (whole := self._whole(response.data_change)) is not None:
+            return whole
         which = response.WhichOneof("stream_record")
         if which == "data_change":
             return self._data_change(response.data_change)
@@ -90,6 +92,39 @@ class Merging:
             "the change stream sent a record of a kind that this version does not know: upgrade the reader",
         )
 
+    def _whole(self, change: Any) -> DataChange | None:
+        """Return a change that came in one message, with no value cut, as nearly all do; None for any other."""
+        kind, row_key, cluster = _KINDS.get(change.type_), change.row_key, change.source_cluster_id
+        token, chunks = change.token, change.chunks
+        commit, low = change.commit_timestamp, change.estimated_low_watermark
+        committed_at = commit.seconds * 1_000_000 + commit.nanos // 1_000
+        low_watermark = low.seconds * 1_000_000 + low.nanos // 1_000
+        if (
+            not (change.done and kind and row_key and token and chunks)
+            or (kind == "USER") != bool(cluster)
+            or not 0 < committed_at <= _LAST_MICROSECOND  # 0 is what is not said, too
+            or not 0 < low_watermark <= _LAST_MICROSECOND
+        ):
+            return None
+        entries: list[Entry] = []
+        keep_entries, keep_values = self._keep_entries, self._keep_values
+        for chunk in chunks:
+            if chunk.HasField("chunk_info"):
+                return None
+            if keep_entries:
+                entries.append(_entry(chunk.mutation, keep_values=keep_values))
+        return DataChange(
+            row_key,
+            kind,
+            cluster,
+            Microseconds(committed_at),
+            change.tiebreaker,
+            tuple(entries),
+            token,
+            Microseconds(low_watermark),
+            0 if keep_entries else len(chunks),
+        )
+
     def _data_change(self, change: Any) -> DataChange | None:
         head, chunks = self._head, change.chunks
         if head is None:
@@ -104,20 +139,7 @@ class Merging:
             if not keep_entries:
                 self._left_out += 1
                 continue
-            mutation = chunk.mutation
-            which = mutation.WhichOneof("mutation")
-            if which == "set_cell":
-                cell = mutation.set_cell
-                entries.append(
-                    SetCell(
-                        cell.family_name,
-                        cell.column_qualifier,
-                        cell.timestamp_micros,
-                        cell.value if self._keep_values else b"",
-                    )
-                )
-            else:
-                entries.append(_entry(which, mutation, keep_values=self._keep_values))
+            entries.append(_entry(chunk.mutation, keep_values=self._keep_values))
         if change.done:
             return self._done(head, change)
         self._head = head
@@ -136,9 +158,7 @@ class Merging:
         if not info.chunked_value_size:
             if self._cell is not None:
                 raise BrokenStreamError("a value ends before all its chunks have come")
-            self._entries.append(
-                _entry(chunk.mutation.WhichOneof("mutation"), chunk.mutation, keep_values=self._keep_values)
-            )
+            self._entries.append(_entry(chunk.mutation, keep_values=self._keep_values))
             return
         if chunk.mutation.WhichOneof("mutation") != "set_cell":
             raise BrokenStreamError("a chunk that is no SetCell")
@@ -234,11 +254,12 @@ def _unnamed(row_key: bytes) -> str:
     return f"its key: {len(row_key)} bytes, SHA-256 {sha256(row_key).hexdigest()[:16]}..."
 
 
-def _entry(which: str | None, mutation: Any, *, keep_values: bool) -> Entry:
-    if which == "set_cell":
+def _entry(mutation: Any, *, keep_values: bool) -> Entry:
+    if mutation.HasField("set_cell"):  # as most are
         cell = mutation.set_cell
         value = cell.value if keep_values else b""
         return SetCell(cell.family_name, cell.column_qualifier, cell.timestamp_micros, value)
+    which = mutation.WhichOneof("mutation")
     if which == "delete_from_column":
         delete = mutation.delete_from_column
         times = delete.time_range
