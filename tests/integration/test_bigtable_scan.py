@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
-from google.cloud.bigtable_v2.types import FeatureFlags
+from google.cloud.bigtable_v2.types import FeatureFlags, ReadRowsResponse
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS
@@ -124,7 +124,7 @@ async def served(answer: Callable[[Any, Any], AsyncIterator[Any]]) -> AsyncItera
     """Give connections to a server whose ReadRows answers so."""
     server = grpc.aio.server()
     method = grpc.unary_stream_rpc_method_handler(
-        answer, READ_ROWS.request.FromString, READ_ROWS.response.SerializeToString
+        answer, READ_ROWS.request.FromString, ReadRowsResponse.pb().SerializeToString
     )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("google.bigtable.v2.Bigtable", {"ReadRows": method}),)
@@ -145,7 +145,7 @@ async def test_a_page_of_rows_that_have_none_of_the_families_ends_where_the_serv
         metadata = dict(context.invocation_metadata())
         flags = FeatureFlags.deserialize(base64.urlsafe_b64decode(metadata.get("bigtable-features", "")))
         if flags.last_scanned_row_responses:
-            yield READ_ROWS.response(last_scanned_row_key=b"k07")
+            yield ReadRowsResponse.pb()(last_scanned_row_key=b"k07")
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "")
 
     async with served(answer) as channels:
@@ -164,7 +164,7 @@ async def test_rows_are_read_although_a_watched_family_is_not_in_the_table() -> 
             words = f"Error while reading table '{request.table_name}' : Requested column family not found"
             await context.abort(grpc.StatusCode.NOT_FOUND, words)
         place = {"family_name": {"value": "g"}, "qualifier": {"value": b"q"}}
-        yield READ_ROWS.response(chunks=[{"row_key": b"k", **place, "value": b"v", "commit_row": True}])
+        yield ReadRowsResponse.pb()(chunks=[{"row_key": b"k", **place, "value": b"v", "commit_row": True}])
 
     async with served(answer) as channels:
         watched, table = Watched(BigtableOptions(families=("f",))), Table(INSTANCE, "t")

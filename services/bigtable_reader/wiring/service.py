@@ -116,7 +116,7 @@ async def read(
                 snapshots = snapshot_store(settings, channels, owner, watching)
                 keys = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
                 rows = MirroredRows(outputs.images, keys, watching)
-                scan = BigtableScan(channels, table, outputs.watched)
+                scan = BigtableScan(channels, table, outputs.watched, outputs.images)
                 resync, automatic = resync_store(settings, channels), settings.resync == "automatic"
                 save = min(settings.lease_duration / 6, _LONGEST_SAVE)
                 return BigtableSnapshots(
@@ -139,7 +139,7 @@ async def read(
                     stream=BigtableChangeStream(
                         channels, table, keep=outputs.kept, most_bytes=settings.most_change_bytes
                     ),
-                    rows=BigtableRows(channels, table, outputs.watched),
+                    rows=BigtableRows(channels, table, outputs.watched, outputs.images),
                     catalog=BigtableCatalog(channels, table),
                     clock=MicrosecondClock(),
                 ),

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from google.cloud.bigtable_v2.types import ReadRowsResponse
 from grpc.aio import AioRpcError, Metadata
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
@@ -59,11 +60,11 @@ class Streaming:
         try:
             for number in range(6):
                 await asyncio.sleep(0)
-                answer = READ_ROWS.response()
+                answer = ReadRowsResponse.pb()()
                 cell = answer.chunks.add(timestamp_micros=1, value=bytes(600), commit_row=number == 5)
                 cell.row_key = b"" if number else request.rows.row_keys[0]
                 cell.family_name.value, cell.qualifier.value = "f", b"%d" % number
-                yield answer
+                yield READ_ROWS.response.FromString(answer.SerializeToString())
                 if number == 2:  # what was read is more than there is room for
                     large = True
                     self.reading += 1
@@ -94,10 +95,10 @@ class Scanned:
         first = next(n for n in range(101) if b"%03d" % n >= request.rows.row_ranges[0].start_key_closed)
         try:
             for number in range(first, min(100, first + request.rows_limit)):
-                answer = READ_ROWS.response()
+                answer = ReadRowsResponse.pb()()
                 cell = answer.chunks.add(timestamp_micros=1, value=bytes(1_000), commit_row=True)
                 cell.row_key, cell.family_name.value, cell.qualifier.value = b"%03d" % number, "f", b"q"
-                yield answer
+                yield READ_ROWS.response.FromString(answer.SerializeToString())
         except GeneratorExit:
             self.cancelled += 1
             raise

@@ -9,15 +9,16 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
-from google.cloud.bigtable_v2.types import ReadRowsRequest, ReadRowsResponse
+from google.cloud.bigtable_v2.types import ReadRowsRequest
 
 from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Method, Table
+from services.bigtable_reader.adapters.bigtable.row_messages import NO_MESSAGE, Answer, family_of, qualifier_of
 from services.bigtable_reader.core.changes.images import CellVersion, RowCells
 from shared.contracts.errors import TransientError
 
 _AROUND_A_VALUE: Final = 4
 """Bytes: quotes, a colon and a comma at least."""
-READ_ROWS: Final = Method("ReadRows", ReadRowsRequest.pb(), ReadRowsResponse.pb())
+READ_ROWS: Final = Method("ReadRows", ReadRowsRequest.pb(), Answer)
 
 
 class Cell(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +64,8 @@ class RowChunks:
         Of a family of which no column is kept, one is there without a version: the row has a cell in that family.
         """
         self._versions_kept = versions_kept
-        self._last = b""
+        self.last = b""
+        """The key of the row that was whole last."""
         self._forget_row()
 
     def take(self, chunks: Iterable[Any]) -> list[tuple[bytes, RowCells]]:
@@ -76,13 +78,13 @@ class RowChunks:
             if self._is_cut or chunk.value_size > 0:
                 self._take_chunk(chunk)
             else:
-                if not self._key or chunk.row_key or chunk.HasField("family_name"):
+                if not self._key or chunk.row_key or chunk.family_name != NO_MESSAGE:
                     self._find_column(chunk)
-                elif chunk.HasField("qualifier"):
-                    self._find_versions(chunk.qualifier.value)
+                elif (qualifier := chunk.qualifier) != NO_MESSAGE:
+                    self._find_versions(qualifier_of(qualifier))
                 self._versions.append(CellVersion(chunk.timestamp_micros, chunk.value))
             if chunk.commit_row:
-                self._last = self._key
+                self.last = self._key
                 whole.append((self._key, self._families))
                 self._forget_row()
         return whole
@@ -119,7 +121,7 @@ class RowChunks:
     def _reset(self, chunk: Any) -> None:
         if not self._key:
             raise BrokenRowError("a row was taken back before it began")
-        if chunk.row_key or chunk.HasField("family_name") or chunk.HasField("qualifier") or chunk.value:
+        if chunk.row_key or chunk.value or chunk.family_name != NO_MESSAGE or chunk.qualifier != NO_MESSAGE:
             raise BrokenRowError("a row is taken back by a chunk with content")
         self._forget_row()
 
@@ -143,12 +145,12 @@ class RowChunks:
             self._versions.append(CellVersion(self._timestamp, value))
 
     def _find_column(self, chunk: Any) -> None:
-        has_family, has_qualifier = chunk.HasField("family_name"), chunk.HasField("qualifier")
-        row_key = chunk.row_key
+        row_key, family, qualifier = chunk.row_key, chunk.family_name, chunk.qualifier
+        has_family, has_qualifier = family != NO_MESSAGE, qualifier != NO_MESSAGE
         if not self._key:
             if not row_key or not has_family or not has_qualifier:
                 raise BrokenRowError("a row begins without key, family and qualifier")
-            if row_key <= self._last:
+            if row_key <= self.last:
                 raise BrokenRowError("rows out of order")
             self._key = row_key
         elif row_key and row_key != self._key:
@@ -156,10 +158,10 @@ class RowChunks:
         if has_family:
             if not has_qualifier:
                 raise BrokenRowError("a family without a qualifier")
-            self._family = chunk.family_name.value
+            self._family = family_of(family)
             self._columns = self._families.setdefault(self._family, {})
         if has_qualifier:
-            self._find_versions(chunk.qualifier.value)
+            self._find_versions(qualifier_of(qualifier))
 
     def _find_versions(self, qualifier: bytes) -> None:
         versions = self._columns.get(qualifier)

@@ -8,10 +8,11 @@ import grpc
 from google.cloud.bigtable_v2.types import SampleRowKeysRequest, SampleRowKeysResponse
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
+from services.bigtable_reader.adapters.bigtable.plain_rows import plain_rows
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks
 from services.bigtable_reader.adapters.stream.rows import CELL_BYTES, ArrivingRows, filter_instead, rows_filter
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.images import Row
+from services.bigtable_reader.core.changes.images import ImageMaker, Row
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -33,17 +34,19 @@ class BigtableScan:
         channels: BigtableChannels,
         table: Table,
         watched: Watched | None = None,
+        images: ImageMaker | None = None,
         *,
         most_bytes: int = _BYTES,
         largest_row: int = REQUEST_BYTES,
     ) -> None:
-        """``watched``: as of `BigtableRows`. ``largest_row``: bytes of an image.
+        """``watched`` and ``images``: as of `BigtableRows`. ``largest_row``: bytes of an image.
 
         ``most_bytes``: of a page, less the message that goes beyond it.
         """
         self._channels = channels
         self._table = table
         self._watched = watched
+        self._plain = plain_rows(images)
         self._filter = rows_filter(watched)
         self._most_bytes = most_bytes
         self._row_bytes = 0.0
@@ -58,7 +61,7 @@ class BigtableScan:
         rows: list[tuple[bytes, Row]] = []
         last: bytes | None = None
         room = self._most_bytes
-        arriving = ArrivingRows(self._watched, self._largest_row)
+        arriving = ArrivingRows(self._watched, self._largest_row, self._plain)
         answers = self._channels.stream(READ_ROWS, self._table, request, timeout=_TIMEOUT)
         try:
             async with AsyncExitStack() as resources:
@@ -69,7 +72,7 @@ class BigtableScan:
                     if arriving.stopped:
                         return ScannedPage(rows, last)
                     had_room = room > 0
-                    room -= answer.ByteSize() + CELL_BYTES * len(answer.chunks)
+                    room -= arriving.bytes_taken + CELL_BYTES * len(answer.chunks)
                     if rows:
                         self._row_bytes = (self._most_bytes - room) / len(rows)
                     # Without a row too it reports how far it is, where rows are many that have none of the families.

@@ -14,9 +14,10 @@ from typing import Any, Final
 import grpc
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
+from services.bigtable_reader.adapters.bigtable.plain_rows import PlainRows, plain_rows
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks, least_bytes
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.images import Row, TooLargeRow
+from services.bigtable_reader.core.changes.images import ImageMaker, PlainRow, Row, TooLargeRow
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.errors import status_of
@@ -38,9 +39,15 @@ class BigtableRows:
     """The rows of one table, through the app profile of its change stream: the same cluster, which has the change."""
 
     def __init__(
-        self, channels: BigtableChannels, table: Table, watched: Watched | None = None, *, most_bytes: int = _BYTES
+        self,
+        channels: BigtableChannels,
+        table: Table,
+        watched: Watched | None = None,
+        images: ImageMaker | None = None,
+        *,
+        most_bytes: int = _BYTES,
     ) -> None:
-        """``watched`` says which cells are read, None: the newest of all columns.
+        """``watched`` says which cells are read, None: the newest of all columns. ``images``: what is made of the rows.
 
         ``most_bytes``: of one call, less the message that goes beyond it.
         """
@@ -48,6 +55,7 @@ class BigtableRows:
         self._channels = channels
         self._table = table
         self._watched = watched
+        self._plain = plain_rows(images)
         self._filter = rows_filter(watched)
 
     async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
@@ -81,7 +89,7 @@ class BigtableRows:
         request = READ_ROWS.request(table_name=self._table.name, app_profile_id=self._table.app_profile)
         request.rows.row_keys.extend(row_keys)
         request.filter.CopyFrom(self._filter)
-        rows = ArrivingRows(self._watched, REQUEST_BYTES)
+        rows = ArrivingRows(self._watched, REQUEST_BYTES, self._plain)
         answers = self._channels.stream(READ_ROWS, self._table, request, timeout=_TIMEOUT)
         try:
             async with AsyncExitStack() as resources:
@@ -91,7 +99,7 @@ class BigtableRows:
                     if rows.stopped:
                         return 0
                     had_room = room > 0
-                    room -= answer.ByteSize() + CELL_BYTES * len(answer.chunks)
+                    room -= rows.bytes_taken + CELL_BYTES * len(answer.chunks)
                     if room <= 0 and found:
                         return room
                     if room <= 0 and had_room:  # the first row is not whole
@@ -105,8 +113,11 @@ class BigtableRows:
 class ArrivingRows:
     """The rows of one call as its answers come: only the cells that images hold, and no row that no message holds."""
 
-    def __init__(self, watched: Watched | None, largest_row: int) -> None:
-        """``largest_row``: bytes of an image."""
+    def __init__(self, watched: Watched | None, largest_row: int, plain: PlainRows | None = None) -> None:
+        """``largest_row``: bytes of an image. ``plain`` makes rows that may be, where there is one."""
+        self._plain = plain
+        self.bytes_taken = 0
+        """Of the last answer."""
         self._chunks = RowChunks(None if watched is None else watched.versions_kept)
         self._largest = largest_row
         self._arrived = 0
@@ -117,16 +128,19 @@ class ArrivingRows:
 
     async def take(self, answer: Any) -> list[tuple[bytes, Row]]:
         """Return the rows that are whole with this answer, in order, or too large already. BrokenRowError."""
-        self._arrived += answer.ByteSize()
+        self.bytes_taken = answer.ByteSize()
+        self._arrived += self.bytes_taken
         rows: list[tuple[bytes, Row]] = []
-        for first in range(0, len(answer.chunks), _CHUNKS):
+        chunks, first = answer.chunks, 0
+        while first < len(chunks):
             if first:
                 await asyncio.sleep(0)
-            rows += self._chunks.take(answer.chunks[first : first + _CHUNKS])
+            rows += self._rows(chunks[first : first + _CHUNKS] if len(chunks) > _CHUNKS else chunks)
+            first += _CHUNKS
         if rows:
             if self._arrived > self._largest:
                 rows = [(key, self._measured(cells)) for key, cells in rows]
-            self._arrived, self._measure_at = answer.ByteSize(), self._largest
+            self._arrived, self._measure_at = self.bytes_taken, self._largest
         if self._arrived > self._measure_at:
             self._measure_at = 2 * self._arrived
             row_key, cells = self._chunks.under_way
@@ -140,8 +154,17 @@ class ArrivingRows:
         """End the reading. BrokenRowError if a row is not whole."""
         self._chunks.end()
 
+    def _rows(self, chunks: Sequence[Any]) -> Sequence[tuple[bytes, Row]]:
+        general = self._chunks
+        if self._plain is None or general.under_way[0] or self._arrived > self._largest:
+            return general.take(chunks)
+        plain, taken = self._plain.take(chunks, general.last)
+        if plain:
+            general.last = plain[-1][0]
+        return plain if taken == len(chunks) else [*plain, *general.take(chunks[taken:])]
+
     def _measured(self, cells: Row, more: int = 0) -> Row:
-        if isinstance(cells, TooLargeRow):
+        if isinstance(cells, TooLargeRow | PlainRow):
             return cells
         size = least_bytes(cells) + more
         return TooLargeRow(size) if size > self._largest else cells

@@ -55,7 +55,17 @@ class TooLargeRow(msgspec.Struct, frozen=True):
     bytes: int
 
 
-Row = RowCells | TooLargeRow
+class PlainRow(msgspec.Struct, frozen=True, gc=False):
+    """A row of an image of which nothing but its families has to be said, each the newest values of its columns.
+
+    ``key``: its row key, ``families``: the text of each that it has a cell in; as they are in the image.
+    """
+
+    key: str
+    families: dict[str, str]
+
+
+Row = RowCells | PlainRow | TooLargeRow
 
 _NO_MORE_SECTIONS: Final = "/0000000000000000" * 3
 """Of `four_sections`: a version is the first, the rest is nothing."""
@@ -86,8 +96,10 @@ class Trigger(msgspec.Struct, frozen=True, gc=False):
     low_watermark: Microseconds
 
     @classmethod
-    def of(cls, record: DataChange) -> "Trigger":
-        """Return what is kept of a record."""
+    def of(cls, record: DataChange) -> "Trigger | DataChange":
+        """Return what is kept of a record: nearly all, if it has no entries."""
+        if not record.entries:
+            return record
         return cls(
             record.kind,
             record.source_cluster,
@@ -142,7 +154,9 @@ class ImageMaker:
         self._known |= frozenset(families)
         return True
 
-    def image(self, row_key: bytes, cells: Row | None, trigger: Trigger, version: int) -> Made | RefusedChange:
+    def image(
+        self, row_key: bytes, cells: Row | None, trigger: Trigger | DataChange, version: int
+    ) -> Made | RefusedChange:
         """Return a row as it is now, or its absence (None), under the version of the record that asked for it."""
         sequence = f"{version:016X}{_NO_MORE_SECTIONS}"
         return self._image(row_key, cells, trigger.kind, sequence, instant(trigger.commit), _place(trigger))
@@ -158,6 +172,8 @@ class ImageMaker:
     def _image(
         self, row_key: bytes, cells: Row | None, kind: str, sequence: str, commit: str, place: str
     ) -> Made | RefusedChange:
+        if isinstance(cells, PlainRow):
+            return self._upsert(cells.key, self._members(cells.families), kind, sequence, commit, place)
         if isinstance(cells, TooLargeRow):
             absent = self._image(row_key, None, kind, sequence, commit, place)
             return self._too_large(absent, row_key, _TOO_LARGE.format(cells.bytes), cells.bytes)
@@ -177,10 +193,40 @@ class ImageMaker:
             row = self._row(watched)
         except PoisonRecordError as error:
             return self._refused(key, key, row_key, cells, sequence, commit, place, kind, error)
+        return self._upsert(key, row, kind, sequence, commit, place)
+
+    def _upsert(self, key: str, row: str, kind: str, sequence: str, commit: str, place: str) -> Made:
         change = Change("UPSERT", kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
         return Made(self.header, self._ordering_key(key), change)
 
-    def unreadable(self, row_key: bytes, trigger: Trigger, version: int, why: str) -> RefusedChange:
+    @property
+    def has_plain_rows(self) -> bool:
+        """Return whether an image may be made of a `PlainRow`."""
+        return self._watched.versions_kept is None and self._options.versions == 1 and not self._options.cell_timestamps
+
+    def key(self, row_key: bytes) -> str | None:
+        """Return a row key as it is in an image; None where it cannot be."""
+        if self._options.row_key != "STRING":
+            return _base64(row_key)
+        try:
+            return _json(row_key.decode()).decode()
+        except UnicodeDecodeError:
+            return None
+
+    def plain_member(self, name: str, qualifier: bytes) -> bytes | None:
+        """Return what a column's member of its family's text begins with, if its value as base64 is all that follows.
+
+        None too of a family that is not known yet.
+        """
+        family = self._families.get(name)
+        if family is None or family.values != "base64":
+            return None
+        try:
+            return family.begin(qualifier)
+        except PoisonRecordError:
+            return None
+
+    def unreadable(self, row_key: bytes, trigger: Trigger | DataChange, version: int, why: str) -> RefusedChange:
         """Return the dead letter of a row that is too large to be read: its key and its place, and nothing of it."""
         return self._too_large(self.image(row_key, None, trigger, version), row_key, why)
 
@@ -209,10 +255,13 @@ class ImageMaker:
             members.append(f'"{column.name}":{"null" if not versions else _cell_value(column, versions[0])}')
             if column.timestamp is not None:
                 members.append(f'"{column.timestamp}":{"null" if not versions else _cell_time(column, versions[0])}')
-        for name, family in self._families.items():
-            found = cells.get(name)
-            members.append(f'"{family.column}":{family.text(found) if found else "null"}')
-        return f"{{{','.join(members)}}}"
+        texts = {name: family.text(cells[name]) for name, family in self._families.items() if name in cells}
+        return self._members(texts, *members)
+
+    def _members(self, texts: Mapping[str, str], *declared: str) -> str:
+        """Return the row of some families, each as text."""
+        families = [f'"{family.column}":{texts.get(name, "null")}' for name, family in self._families.items()]
+        return f"{{{','.join((*declared, *families))}}}"
 
     def _family(self, name: str) -> "_Family":
         options = self._options
@@ -323,13 +372,11 @@ class _Family(msgspec.Struct, frozen=True):
         parts = []
         for qualifier in sorted(cells):
             if (versions := cells[qualifier]) and qualifier not in apart:
-                parts.append(begins.get(qualifier) or self._begin(qualifier))
+                parts.append(begins.get(qualifier) or self.begin(qualifier))
                 parts.append(b2a_base64(versions[0].value, newline=False))
-        if not parts:
-            return "null"
-        return f'"{{{b"".join(parts)[len(_END_OF_MEMBER) :].decode()}\\"}}"'
+        return text_of_members(parts) if parts else "null"
 
-    def _begin(self, qualifier: bytes) -> bytes:
+    def begin(self, qualifier: bytes) -> bytes:
         """Return what is between the value before and a member's own, as it is in a text in quotes."""
         begin = _END_OF_MEMBER + _json(f"{self._qualifier(qualifier)}:").removeprefix(b'"').removesuffix(b'"') + b'\\"'
         if len(self.begins) < _REMEMBERED and len(qualifier) <= _SHORT:
@@ -375,6 +422,11 @@ class _Family(msgspec.Struct, frozen=True):
             ) from None
 
 
+def text_of_members(parts: Sequence[bytes]) -> str:
+    """Return the text of a family: what each member begins with, and behind it its value as base64."""
+    return f'"{{{b"".join(parts)[len(_END_OF_MEMBER) :].decode()}\\"}}"'
+
+
 def _cell_value(column: CellColumn, version: CellVersion) -> str:
     try:
         return CELL_VALUES[column.type, column.encoding](version.value)
@@ -398,7 +450,7 @@ def _cell_time(column: CellColumn, version: CellVersion) -> str:
         ) from None
 
 
-def _place(trigger: Trigger) -> str:
+def _place(trigger: Trigger | DataChange) -> str:
     return (
         f'{{"entry_count":{trigger.entry_count},"source_cluster":{_text(trigger.source_cluster)},'
         f'"tiebreaker":{trigger.tiebreaker},"low_watermark":"{instant(trigger.low_watermark)}"}}'
