@@ -22,7 +22,7 @@ from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
 from services.bigtable_reader.core.changes.refused import RefusedChange
-from services.bigtable_reader.core.stream.records import Microseconds
+from services.bigtable_reader.core.stream.records import DataChange, Microseconds
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
@@ -66,7 +66,7 @@ class _Waiting(msgspec.Struct, eq=False):
 
     owned: BigtableOwnedPartition
     row_key: bytes
-    trigger: Trigger
+    trigger: Trigger | DataChange
     version: int
     places: list[Place[Microseconds, str]]
 
@@ -109,12 +109,14 @@ class ReadBack:
         self._waiting_for_interval: asyncio.TimerHandle | None = None
         self._row_bytes = 0.0
         """Of a row's image, on average, the latest counting most."""
+        self._at_once = max(1, limits.rows_at_once)
+        """How many rows are read at once, as large as they are."""
 
     def ask(
         self,
         owned: BigtableOwnedPartition,
         row_key: bytes,
-        trigger: Trigger,
+        trigger: Trigger | DataChange,
         version: int,
         place: Place[Microseconds, str],
         stop: Stop,
@@ -127,8 +129,9 @@ class ReadBack:
         else:
             waiting.trigger, waiting.version = trigger, version
             waiting.places.append(place)
-        is_enough = self._waiting_for_interval is None or len(self._waiting) >= self._at_once
-        if is_enough and not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
+        if self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
+            return
+        if self._waiting_for_interval is None or len(self._waiting) >= self._at_once:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._begin_readings, stop)
 
@@ -179,11 +182,6 @@ class ReadBack:
     def _interval_ended(self, stop: Stop) -> None:
         self._waiting_for_interval = None
         self._begin_readings(stop)
-
-    @property
-    def _at_once(self) -> int:
-        """Return how many rows are read at once, as large as they are."""
-        return max(1, min(self._limits.rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
 
     def _next(self) -> list[_Waiting] | None:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
@@ -296,6 +294,7 @@ class ReadBack:
                     under = images[id(image.header)] = (image.header, [], [])
                 under[1].append((image.ordering_key, image.change))
                 under[2].append(waiting)
+        self._at_once = max(1, min(self._limits.rows_at_once, int(_BYTES / max(1.0, self._row_bytes))))
         for header, changes, of in images.values():
             await self._publishing.publish(header, changes, partial(self._confirm, of))
         if not refused:
