@@ -36,7 +36,8 @@ class PlainRows:
         for number, chunk in enumerate(chunks, 1):
             if chunk.reset_row or chunk.value_size:
                 break
-            if begun := chunk.row_key:
+            begun = chunk.row_key
+            if begun and begun != row_key:
                 if row_key or begun <= last or chunk.family_name == NO_MESSAGE:
                     break
                 row_key, family_name, parts, texts = begun, NO_MESSAGE, [], {}
