@@ -59,6 +59,14 @@ def format_timestamp(instant: Nanoseconds) -> str:
     return f"{_text_of(seconds)}.{fraction:09d}".rstrip("0") + "Z"
 
 
+def format_microseconds(instant: int) -> str:
+    """Return the same text of an instant in microseconds since 1970-01-01T00:00:00Z."""
+    seconds, fraction = divmod(instant, 1_000_000)
+    if not fraction:
+        return f"{_text_of(seconds)}Z"
+    return f"{_text_of(seconds)}.{fraction:06d}".rstrip("0") + "Z"
+
+
 @lru_cache(maxsize=4096)
 def _text_of(seconds: int) -> str:
     days, second_of_day = divmod(seconds, 86_400)

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
+from shared.contracts.timestamps import (
+    Nanoseconds,
+    format_microseconds,
+    format_timestamp,
+    microseconds,
+    parse_timestamp,
+)
 
 FIRST = parse_timestamp("0001-01-01T00:00:00Z")
 LAST = parse_timestamp("9999-12-31T23:59:59.999999999Z")
@@ -47,6 +53,11 @@ def test_the_canonical_text_is_read_back_to_the_nanosecond(instant: int) -> None
 
     assert parse_timestamp(text) == instant
     assert not text.removesuffix("Z").endswith(".")
+
+
+@given(st.integers(FIRST // 1_000 + 1, LAST // 1_000))
+def test_an_instant_in_microseconds_has_the_same_text(instant: int) -> None:
+    assert format_microseconds(instant) == format_timestamp(Nanoseconds(instant * 1_000))
 
 
 def test_microseconds_are_cut_towards_minus_infinity() -> None:

@@ -7,15 +7,14 @@ from typing import Final, Literal, NewType
 
 import msgspec
 
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import format_microseconds
 
 Microseconds = NewType("Microseconds", int)
 """Since 1970-01-01 in UTC. Bigtable truncates the times of change streams to microseconds."""
 
 
-def instant(microseconds: int) -> str:
-    """Return the canonical text of an instant; ValueError or OverflowError outside the years 0001 to 9999."""
-    return format_timestamp(Nanoseconds(microseconds * 1_000))
+instant: Final = format_microseconds
+"""Returns the canonical text of an instant; ValueError or OverflowError outside the years 0001 to 9999."""
 
 
 ChangeKind = Literal["USER", "GARBAGE_COLLECTION"]
