@@ -24,6 +24,7 @@ from services.bigtable_reader.core.stream.records import (
     UnknownEntry,
 )
 from shared.contracts.errors import MisconfiguredError
+from tests.seeds import examples
 from tests.unit.bigtable_reader.stream_messages import (
     CONTINUATION,
     GARBAGE_COLLECTION,
@@ -73,6 +74,46 @@ def test_without_values_all_else_is_the_same(change: DataChange, cutting: tuple[
     )
 
     assert merged(messages(change, *cutting), keep="names") == [msgspec.structs.replace(change, entries=bare)]
+
+
+class PieceByPiece(Merging):
+    """Takes each message as if the change went on in others."""
+
+    def _whole(self, _change: Any) -> None:
+        """None is whole."""
+
+
+@st.composite
+def any_messages(draw: st.DrawFn) -> Any:
+    """Return a message of a change that may break any of the rules."""
+    whole = messages(draw(data_changes()), *draw(cuttings))
+    message = draw(st.sampled_from(whole))
+    change = message.data_change
+    change.type_ = draw(st.sampled_from([change.type_] * 4 + [0, 1, 2, 3, 9]))
+    change.done = draw(st.sampled_from([True, True, False]))
+    for field in draw(st.lists(st.sampled_from(list(change.DESCRIPTOR.fields)), max_size=2)):
+        change.ClearField(field.name)
+    if draw(st.booleans()):
+        time = draw(st.sampled_from([change.commit_timestamp, change.estimated_low_watermark]))
+        time.seconds, time.nanos = draw(st.sampled_from([(0, 0), (-1, 0), (0, 999), (253_402_300_800, 0), (5, 1_999)]))
+    if change.chunks and draw(st.booleans()):
+        change.chunks[0].chunk_info.chunked_value_size = draw(st.sampled_from([0, 1, 40]))
+    return message
+
+
+@settings(deadline=None, max_examples=examples(500))
+@given(st.lists(any_messages(), min_size=1, max_size=3), st.sampled_from(["all", "names", "number"]))
+def test_a_change_that_comes_whole_is_what_it_is_piece_by_piece(what: list[Any], keep: Any) -> None:
+    def taken(merging: Merging) -> tuple[list[StreamRecord | None], str]:
+        records: list[StreamRecord | None] = []
+        try:
+            for message in what:
+                records += [merging.take(message)]
+        except BrokenStreamError as error:
+            return records, str(error)
+        return records, ""
+
+    assert taken(Merging(keep=keep)) == taken(PieceByPiece(keep=keep))
 
 
 def test_a_change_of_100000_entries_in_as_many_messages_comes_together() -> None:
