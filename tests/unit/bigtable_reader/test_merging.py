@@ -116,6 +116,12 @@ def test_a_change_that_comes_whole_is_what_it_is_piece_by_piece(what: list[Any],
     assert taken(Merging(keep=keep)) == taken(PieceByPiece(keep=keep))
 
 
+def test_a_change_that_is_not_done_is_no_record_though_it_has_a_token() -> None:
+    message = messages(a_change(a_cell()))[0]
+    message.data_change.done = False
+    assert merged([message]) == []
+
+
 def test_a_change_of_100000_entries_in_as_many_messages_comes_together() -> None:
     change = a_change(*(a_cell(qualifier=b"%d" % index) for index in range(100_000)))
     merging = Merging()
