@@ -37,6 +37,14 @@ def test_a_clock_that_has_run_past_the_reserved_limit_stops_nothing() -> None:
     assert [versions.next(us(NOON + SECOND)) for _ in range(4)] == [NOON + 1, NOON + 2, NOON + 3, None]
 
 
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 30), st.integers(0, 20))
+def test_many_versions_are_those_that_are_made_one_by_one(min_version: int, room: int, now: int, most: int) -> None:
+    many, one_by_one = (VersionAllocator(min_version, min_version + room) for _ in range(2))
+    made = [one_by_one.next(us(now)) for _ in range(most)]
+    assert list(many.take(most, us(now))) == [version for version in made if version is not None]
+    assert many.last == one_by_one.last
+
+
 def test_a_reserved_limit_does_not_fall() -> None:
     versions = VersionAllocator(NOON, NOON + 3)
     versions.raised(NOON + 1)

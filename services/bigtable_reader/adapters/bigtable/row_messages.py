@@ -17,7 +17,6 @@ from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 NO_MESSAGE: Final = b"\0"
 """In the place of a family's or a column's name where there is none: no message has these bytes."""
 _PACKAGE: Final = "millrace.rows"
-_SHORT: Final = 100  # bytes of a qualifier that is worth remembering
 
 
 def _answer() -> Any:
@@ -59,9 +58,4 @@ def family_of(family_name: bytes) -> str:
 
 def qualifier_of(qualifier: bytes) -> bytes:
     """Return the bytes that a chunk's `qualifier` says."""
-    return _short_qualifier(qualifier) if len(qualifier) <= _SHORT else bytes(BytesValue.FromString(qualifier).value)
-
-
-@lru_cache(maxsize=10_000)
-def _short_qualifier(qualifier: bytes) -> bytes:
     return bytes(BytesValue.FromString(qualifier).value)

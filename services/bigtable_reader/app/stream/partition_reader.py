@@ -107,9 +107,7 @@ class DataChangePublisher:
                     self._log.warning("lease_lost", **owned.log_fields, why="not renewed in time")
                 owned.over = True
                 raise TransientError("the lease is over")
-            now = self._clock.now()
-            while len(versions) < count and (version := owned.versions.next(now)) is not None:
-                versions.append(version)
+            versions += owned.versions.take(count - len(versions), self._clock.now())
             if len(versions) < count:
                 owned.raised.clear()
                 self._renew()

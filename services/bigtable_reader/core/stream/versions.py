@@ -42,6 +42,14 @@ class VersionAllocator:
         self._last = max(self._last + 1, now) if now <= self._reserved_up_to else self._last + 1
         return self._last
 
+    def take(self, most: int, now: Microseconds) -> range:
+        """Make so many versions, each by one above the last, or fewer where there is no room for all."""
+        first = self.next(now) if most > 0 else None
+        if first is None:
+            return range(0)
+        self._last = min(first + most - 1, self._reserved_up_to)
+        return range(first, self._last + 1)
+
     def wanted(self, now: Microseconds, ahead: int) -> int:
         """Return the reserved upper limit to ask for: room for so many microseconds, and for as many versions."""
         return max(now, self._last) + ahead
