@@ -131,12 +131,11 @@ class ArrivingRows:
         self.bytes_taken = answer.ByteSize()
         self._arrived += self.bytes_taken
         rows: list[tuple[bytes, Row]] = []
-        chunks, first = answer.chunks, 0
-        while first < len(chunks):
+        chunks = answer.chunks
+        for first in range(0, len(chunks), _CHUNKS):
             if first:
                 await asyncio.sleep(0)
             rows += self._rows(chunks[first : first + _CHUNKS] if len(chunks) > _CHUNKS else chunks)
-            first += _CHUNKS
         if rows:
             if self._arrived > self._largest:
                 rows = [(key, self._measured(cells)) for key, cells in rows]
@@ -155,6 +154,7 @@ class ArrivingRows:
         self._chunks.end()
 
     def _rows(self, chunks: Sequence[Any]) -> Sequence[tuple[bytes, Row]]:
+        """Return the rows that are whole with some chunks: plain ones as far as they go, the others cell by cell."""
         general = self._chunks
         if self._plain is None or general.under_way[0] or self._arrived > self._largest:
             return general.take(chunks)
