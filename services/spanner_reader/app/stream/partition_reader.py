@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from functools import cache, partial
-from operator import itemgetter
 from typing import Final, assert_never
 
 import structlog
@@ -36,7 +35,6 @@ from shared.reading.publishing import Countdown
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
-_ORDERING_KEY: Final = itemgetter(0)
 _MARGIN: Final = timedelta(minutes=10)
 """How much later than the earliest time that the stream keeps a partition is begun again: that time moves on."""
 
@@ -99,7 +97,6 @@ class RecordPublisher:
         confirm = owned.confirming(owned.prefix.add(together.last, 1, records=together.records))
         confirm = Countdown(len(together.of_tables), confirm)
         for header, changes in together.of_tables.values():
-            changes.sort(key=_ORDERING_KEY)  # the changes of a key stay in their order
             await self._completion.publishing.publish(header, changes, confirm)
 
     async def _publish_alone(
