@@ -21,8 +21,13 @@ OPTIONS: Final = [
 ]
 # A connection that died without a word is noticed. Not for an emulator, which closes connections for pinging.
 KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
-# The thread that asks for the next message waits for it itself, where else two others would pass it on.
-ONE_THREAD: Final = [(grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)]
+STREAMING: Final = [
+    # The thread that asks for the next message waits for it itself, where else two others would pass it on.
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
+    # Of a call that nobody asks for the next message gRPC reads 64 kB ahead. Else it would read as much as it takes the
+    # network to carry meanwhile: up to 16 MB, of each call.
+    ("grpc.http2.bdp_probe", 0),
+]
 
 _OPENING_SECONDS: Final = 10.0
 _OPENING_DOUBLED: Final = 5
@@ -44,7 +49,7 @@ class StreamConnections:
     """The connections of all such calls of a process, opened when they are needed."""
 
     def __init__(self, open_channel: Callable[[], grpc.Channel], budget: ByteBudget | None = None) -> None:
-        """``open_channel`` takes `ONE_THREAD`; ``budget``: of the messages that have come and are not handed over."""
+        """``open_channel`` takes `STREAMING`; ``budget``: of the messages that have come and are not handed over."""
         self._open = open_channel
         self._budget = budget or ByteBudget()
         self._connections: list[_Connection] = []

@@ -7,14 +7,16 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from google.cloud.spanner_v1 import PartialResultSet
+from google.cloud.spanner_v1 import ExecuteSqlRequest, PartialResultSet
 
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.stream.records import PartitionToken, SpannerStreamQuery
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.byte_budget import ByteBudget
 from shared.streams.connections import STREAMS_PER_CONNECTION
 from tests.fakes.spanner_reader import one_by_one
-from tests.integration.silent_server import SpannerServer, serving_spanner
+from tests.integration.silent_server import SpannerServer, serving, serving_spanner
 
 pytestmark = pytest.mark.integration
 
@@ -83,3 +85,40 @@ def test_no_connection_carries_more_partitions_than_it_can_and_room_is_used_agai
     assert peers == 3
     assert again.keys() == first.keys()
     assert max(again.values()) <= STREAMS_PER_CONNECTION
+
+
+class Endless(SpannerServer):
+    """Answers a query without end, as fast as it is taken."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    async def _execute(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        response = PartialResultSet.pb()(resume_token=bytes(100_000))
+        while True:
+            yield response
+            self.sent += response.ByteSize()
+
+    async def rests(self) -> None:
+        """Wait until nothing is taken any more."""
+        before = -1
+        while before != self.sent:
+            before = self.sent
+            await asyncio.sleep(0.3)  # nothing shows that no more is taken
+
+
+async def unasked(taken: int) -> int:
+    """Take so much of an endless answer, and then nothing; return how much more the server could send."""
+    server, budget = Endless(), ByteBudget(200_000)
+    async with serving(server) as address, SpannerChannels(address, budget=budget) as channels:
+        request = ExecuteSqlRequest.pb()(session="projects/p/instances/i/databases/d/sessions/s")
+        found = 0
+        async with aclosing(channels.portions("ExecuteStreamingSql", request, ())) as portions:
+            while found < taken:
+                found += sum(map(len, await anext(portions)))
+            await server.rests()
+            return server.sent - found
+
+
+def test_of_a_partition_that_is_not_taken_little_is_read_ahead_however_fast_the_network_is() -> None:
+    assert asyncio.run(unasked(30_000_000)) < 1_000_000
