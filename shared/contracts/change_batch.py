@@ -217,7 +217,7 @@ def decode_batch(data: bytes | memoryview) -> ChangeBatch:
     """
     try:
         str(data, "utf-8")  # what stays JSON text is not parsed below, and has to be UTF-8 all the same
-        document = _document.decode(data)
+        document = _decoded(data)
         header = _header.decode(document.header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(data)
@@ -240,6 +240,13 @@ def decode_batch(data: bytes | memoryview) -> ChangeBatch:
     )
     _check(batch)
     return batch
+
+
+def _decoded(data: bytes | memoryview) -> "_Document":
+    try:
+        return _known_words.decode(data)
+    except msgspec.ValidationError:  # by another word, or by what no document may hold
+        return _document.decode(data)
 
 
 def _quoted(texts: Sequence[str]) -> str:
@@ -270,7 +277,30 @@ class _Peek(msgspec.Struct):
     header: _FormatOnly
 
 
+_ModType = Literal[
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "SNAPSHOT",
+    "USER",
+    "GARBAGE_COLLECTION",
+    "SET_CELL",
+    "DELETE_CELLS",
+    "DELETE_FAMILY",
+    "ADD_TO_CELL",
+    "MERGE_TO_CELL",
+]
+
+
+class _KnownWords(_Document):
+    """Documents as Millrace writes them: of each word there is one object, and not one for each change: 130 bytes."""
+
+    op: list[Op]  # type: ignore[assignment]
+    mod_type: list[_ModType]  # type: ignore[assignment]
+
+
 _document: Final = msgspec.json.Decoder(_Document)
+_known_words: Final = msgspec.json.Decoder(_KnownWords)
 _header: Final = msgspec.json.Decoder(Header)
 _peek: Final = msgspec.json.Decoder(_Peek)
 _text: Final = msgspec.json.Encoder().encode

@@ -186,6 +186,20 @@ def test_a_field_that_a_later_version_adds_is_passed_over() -> None:
     assert len(decode_batch(damaged(more=[1]))) == 2
 
 
+def test_a_word_that_no_reader_writes_is_read_as_it_is() -> None:
+    batch = decode_batch(damaged(op=["UPSERT", "MERGE"], mod_type=["REPLACE", ""]))
+
+    assert batch.op == ["UPSERT", "MERGE"]
+    assert batch.mod_type == ["REPLACE", ""]
+
+
+def test_of_a_known_word_there_is_one_object_and_not_one_for_each_change() -> None:
+    several = decode_batch(encode_batch(HEADER, [UPSERT, UPSERT, UPSERT]))
+
+    assert len(set(map(id, several.op))) == 1
+    assert len(set(map(id, several.mod_type))) == 1
+
+
 def test_one_change_is_cut_out_verbatim_under_the_same_header() -> None:
     spaced = json.dumps(json.loads(encode_batch(HEADER, [UPSERT, DELETE])), indent=1, ensure_ascii=False).encode()
     batch = decode_batch(spaced)
