@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.spark.data_source_api import DataSourceStreamArrowWriter
 from services.cdc_consumer.adapters.spark.options import SinkOptions, decode_options
-from services.cdc_consumer.adapters.stream.message_data import forget_data
+from services.cdc_consumer.adapters.stream.data_files import forget_data
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.garbage import exempt_imports

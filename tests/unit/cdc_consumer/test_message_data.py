@@ -1,6 +1,8 @@
 """Messages on their way through Spark: their data, in files or compressed, comes whole or not at all; no file stays."""
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -14,10 +16,13 @@ from hypothesis import strategies as st
 
 from services.cdc_consumer.adapters.spark.partitioning import numbers_for, partition_of
 from services.cdc_consumer.adapters.spark.spark_session import KEEP_MEMORY
-from services.cdc_consumer.adapters.stream.message_data import DataFile, forget_data, unpack, with_data
+from services.cdc_consumer.adapters.stream.data_files import DataFile, forget_data
+from services.cdc_consumer.adapters.stream.message_data import unpack, with_data
 from services.cdc_consumer.adapters.stream.pulling import to_portions
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA, PORTION_SCHEMA
 from shared.pubsub.stubs import PullResponse
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def an_answer(*data: bytes, keys: Sequence[str] = ()) -> object:
@@ -186,3 +191,17 @@ def test_files_of_an_earlier_micro_batch_are_written_over_and_no_others(tmp_path
     assert messages["data"].to_pylist() == [b"short", b"er", b"x" * 300_000, b"third"]
     assert inodes < {path.stat().st_ino for path in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_process_that_commits_imports_nothing_of_arrow() -> None:
+    modules = "services.cdc_consumer.wiring.bigquery_cdc, services.cdc_consumer.adapters.stream.reports"
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys, {modules}; print({{'pyarrow', 'numpy'}} & sys.modules.keys())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    assert found.stdout == "set()\n", "10 MB, for as long as the consumer runs"

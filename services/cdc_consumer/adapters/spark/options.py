@@ -50,7 +50,7 @@ class SourceOptions:
     driver: DriverAddress | None = None
     """Where the leases taken are reported; None: nowhere."""
     data_directory: str | None = None
-    """Where the messages' data goes past Spark, if all tasks run on one machine (`message_data`)."""
+    """Where the messages' data goes past Spark, if all tasks run on one machine (`data_files`)."""
     sink_tasks: tuple[int, ...] = (0,)
     """What the column ``task`` says for each task of the sink (`partitioning`)."""
     log_level: str = "INFO"

@@ -3,18 +3,15 @@
 What travels goes from one Python process to another through two sockets, Java and a shuffle. Data that travels costs as
 much there as all that is done with it.
 
-On one machine a file is written once, to the page cache, and read once. Its content is needed for one micro-batch, for
-what is not acknowledged comes again from Pub/Sub. The next micro-batch writes over it, because new pages of the page
-cache cost more than what is written to them. On several machines Java gets fewer bytes.
+On one machine it is in files (`data_files`). On several machines Java gets fewer bytes.
 """
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self
-from uuid import uuid4
+from typing import Final
 from zlib import crc32
 
 import numpy as np
@@ -23,50 +20,11 @@ import structlog
 
 from services.cdc_consumer.core.stream.messages import DATA_AT, MESSAGE_SCHEMA
 
-_SUFFIX: Final = ".data"
-_FREE: Final = ".free"
-"""The suffix of a file that may be written over."""
 # Decision 0021 has what it costs, and what Java costs without it.
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
 _PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
 _READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _CHUNK_BYTES: Final = 16 << 20  # bytes: for what is larger than 32 MB glibc asks the system, whatever is free
-
-
-class DataFile:
-    """A file that one task writes its messages' data to; there is none until the first."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / f"{uuid4().hex}{_SUFFIX}"
-        self._descriptor: int | None = None
-        self._size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-
-    def keep(self, data: Sequence[bytes]) -> Sequence[str]:
-        """Write each message's data; return where each is (`DATA_AT`). OSError where there is no room for it."""
-        if self._descriptor is None:
-            self._descriptor = self._open()
-        places = []
-        for each in data:
-            places.append(f"{self._path.name}:{self._size}:{len(each)}")
-            left = memoryview(each)
-            while left:
-                left = left[os.write(self._descriptor, left) :]
-            self._size += len(each)
-        return places
-
-    def _open(self) -> int:
-        for free in self._path.parent.glob(f"*{_FREE}"):
-            with suppress(FileNotFoundError):  # another task has taken it
-                free.rename(self._path)
-                return os.open(self._path, os.O_WRONLY)
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def pack(messages: pa.RecordBatch) -> bytes:
@@ -137,12 +95,6 @@ def _array(sizes: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -
         chunks.append(pa.BinaryArray.from_buffers(pa.binary(), len(chunk_sizes), [None, pa.py_buffer(offsets), buffer]))
     fill(places)
     return pa.chunked_array(chunks, pa.binary())
-
-
-def forget_data(directory: Path) -> None:
-    """Let the files of a micro-batch that has ended be written over by the next."""
-    for path in directory.glob(f"*{_SUFFIX}"):
-        path.rename(path.with_suffix(_FREE))
 
 
 def _read(descriptor: int, offset: int, into: memoryview) -> None:

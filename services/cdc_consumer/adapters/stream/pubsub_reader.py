@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 
 from services.cdc_consumer.adapters.spark.data_source_api import ReadAllAvailable, ReadLimit
 from services.cdc_consumer.adapters.spark.options import SourceOptions
-from services.cdc_consumer.adapters.stream.message_data import DataFile
+from services.cdc_consumer.adapters.stream.data_files import DataFile
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_portions
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.core.stream.counts import Counts, Report

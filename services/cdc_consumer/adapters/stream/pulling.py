@@ -19,7 +19,8 @@ import grpc
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.adapters.stream.message_data import DataFile, pack
+from services.cdc_consumer.adapters.stream.data_files import DataFile
+from services.cdc_consumer.adapters.stream.message_data import pack
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA, PORTION_SCHEMA
 from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -26,10 +26,12 @@ import structlog
 from services.cdc_consumer.adapters.spark.options import DriverAddress
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
-from services.cdc_consumer.ports import SharedPoisonLimit
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.logs import configure_logs
 from shared.runtime.stop import Stop
+
+if TYPE_CHECKING:  # the process that commits imports nothing of Arrow
+    from services.cdc_consumer.ports import SharedPoisonLimit
 
 _LARGEST: Final = 64 << 20  # bytes of a line: a report has a note for each of a task's tables
 _TIMEOUT: Final = 1.0  # seconds: the driver does nothing else with a report than to add it up
@@ -213,7 +215,7 @@ def _encoded(line: _Line) -> bytes:
 class DriverServer:
     """The driver's side, on a thread of its own: what is said is handed on one after the other."""
 
-    def __init__(self, take: Callable[[Report], None], limit: SharedPoisonLimit) -> None:
+    def __init__(self, take: Callable[[Report], None], limit: "SharedPoisonLimit") -> None:
         self._take = take
         self._limit = limit
         self._secret = secrets.token_hex(16)
@@ -326,7 +328,7 @@ class DriverServer:
 
 
 @contextmanager
-def receiving_reports(take: Callable[[Report], None], limit: SharedPoisonLimit) -> Iterator[DriverServer]:
+def receiving_reports(take: Callable[[Report], None], limit: "SharedPoisonLimit") -> Iterator[DriverServer]:
     """Hand every report to ``take``, and every question to ``limit``, while the block runs; it has yet to listen."""
     with closing(DriverServer(take, limit)) as server:
         yield server

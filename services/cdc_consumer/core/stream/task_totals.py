@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
 from shared.contracts.reasons import Reason
+
+if TYPE_CHECKING:  # the process that commits imports nothing of Arrow
+    from services.cdc_consumer.core.stream.columns import Decoded
 
 _BY_ITS_TABLE: Final = frozenset({Reason.SCHEMA_CONFLICT, Reason.TOO_MANY_COLUMNS})
 
@@ -46,7 +48,7 @@ class TaskTotals:
     changes: Seen = Seen()
 
     @classmethod
-    def of(cls, messages: Collection[int], decoded: Decoded, poison: Sequence[Poison]) -> "TaskTotals":
+    def of(cls, messages: Collection[int], decoded: "Decoded", poison: Sequence[Poison]) -> "TaskTotals":
         """Return some of the messages of what was decoded, and which of it is poison.
 
         Changes that their BigQuery table has no room for are not counted at all.
