@@ -277,6 +277,9 @@ def spark_settings(
         options.append("-XX:+UseSerialGC")
     if archived and (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
         options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]
+        # Java would move it to a random address by default, and so write to nearly all of its pages: 76 MB that the
+        # system cannot drop.
+        options += ["-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"]
     settings = {
         "spark.master": master,
         "spark.app.name": "millrace-cdc-consumer",
