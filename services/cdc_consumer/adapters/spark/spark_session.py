@@ -41,7 +41,7 @@ _USUAL: Final = re.compile(
 KEEP_MEMORY: Final[Mapping[str, str]] = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # the most that glibc takes
-    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 """Variables that let glibc keep freed memory for the next micro-batch, Arrow's too.
