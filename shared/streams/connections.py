@@ -12,6 +12,7 @@ import grpc.experimental
 from shared.reading.byte_budget import ByteBudget
 from shared.streams.message_feed import portions
 
+Options = Sequence[tuple[str, int]]
 STREAMS_PER_CONNECTION: Final = 50
 """A connection to Google's front ends carries a hundred calls at once; one more would wait, silently, for ever."""
 OPTIONS: Final = [
@@ -21,13 +22,18 @@ OPTIONS: Final = [
 ]
 # A connection that died without a word is noticed. Not for an emulator, which closes connections for pinging.
 KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
-STREAMING: Final = [
+_STREAMING: Final = [
     # The thread that asks for the next message waits for it itself, where else two others would pass it on.
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
     # Of a call that nobody asks for the next message gRPC reads 64 kB ahead. Else it would read as much as it takes the
     # network to carry meanwhile: up to 16 MB, of each call.
     ("grpc.http2.bdp_probe", 0),
 ]
+_FIRST_STREAMS: Final = 4
+_FIRST: Final = [("grpc.http2.lookahead_bytes", 8 << 20)]
+"""The first connection has few calls, of each of which more is read ahead: 32 MB in all. So where partitions are few, what
+is far away comes faster, and more of it at once.
+"""
 
 _OPENING_SECONDS: Final = 10.0
 _OPENING_DOUBLED: Final = 5
@@ -40,16 +46,17 @@ def opening_seconds(silences: int) -> float:
 
 
 class _Connection:
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, most: int) -> None:
         self.channel = channel
+        self.most = most
         self.streams = 0
 
 
 class StreamConnections:
     """The connections of all such calls of a process, opened when they are needed."""
 
-    def __init__(self, open_channel: Callable[[], grpc.Channel], budget: ByteBudget | None = None) -> None:
-        """``open_channel`` takes `STREAMING`; ``budget``: of the messages that have come and are not handed over."""
+    def __init__(self, open_channel: Callable[[Options], grpc.Channel], budget: ByteBudget | None = None) -> None:
+        """``open_channel`` takes more options; ``budget``: of the messages that have come and are not handed over."""
         self._open = open_channel
         self._budget = budget or ByteBudget()
         self._connections: list[_Connection] = []
@@ -81,9 +88,11 @@ class StreamConnections:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[grpc.Channel]:
-        connection = min(self._connections, key=lambda one: one.streams, default=None)
-        if connection is None or connection.streams >= STREAMS_PER_CONNECTION:
-            connection = _Connection(self._open())
+        connection = next((one for one in self._connections if one.streams < one.most), None)
+        if connection is None:
+            is_first = not self._connections
+            channel = self._open([*_STREAMING, *_FIRST] if is_first else _STREAMING)
+            connection = _Connection(channel, _FIRST_STREAMS if is_first else STREAMS_PER_CONNECTION)
             self._connections.append(connection)
         connection.streams += 1
         try:

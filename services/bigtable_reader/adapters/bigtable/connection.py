@@ -25,7 +25,7 @@ from google.cloud.bigtable_v2.types import FeatureFlags
 
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from shared.reading.byte_budget import ByteBudget
-from shared.streams.connections import KEEPALIVE, OPTIONS, STREAMING, StreamConnections
+from shared.streams.connections import KEEPALIVE, OPTIONS, Options, StreamConnections
 
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
@@ -163,10 +163,10 @@ class BigtableChannels:
         channel: grpc.aio.Channel = self._authenticated(transport, address, OPTIONS + KEEPALIVE)
         return channel
 
-    def _open_for_threads(self) -> grpc.Channel:
+    def _open_for_threads(self, more: Options) -> grpc.Channel:
         if self._emulator_host:
-            return grpc.insecure_channel(self._emulator_host, options=OPTIONS + STREAMING)
-        channel: grpc.Channel = self._authenticated(BigtableGrpcTransport, _DATA, OPTIONS + KEEPALIVE + STREAMING)
+            return grpc.insecure_channel(self._emulator_host, options=[*OPTIONS, *more])
+        channel: grpc.Channel = self._authenticated(BigtableGrpcTransport, _DATA, [*OPTIONS, *KEEPALIVE, *more])
         return channel
 
     def _authenticated(self, transport: Any, address: str, options: Sequence[tuple[str, int]]) -> Any:

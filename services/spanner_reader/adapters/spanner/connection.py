@@ -51,7 +51,7 @@ from services.spanner_reader.adapters.spanner.errors import spanner_errors
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.byte_budget import ByteBudget
-from shared.streams.connections import KEEPALIVE, OPTIONS, STREAMING, StreamConnections
+from shared.streams.connections import KEEPALIVE, OPTIONS, Options, StreamConnections
 
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
@@ -249,11 +249,11 @@ class SpannerChannels:
             )
             return channel
 
-    def _open_for_threads(self) -> grpc.Channel:
+    def _open_for_threads(self, more: Options) -> grpc.Channel:
         if self._emulated:
-            return grpc.insecure_channel(self._address, options=OPTIONS + STREAMING)
+            return grpc.insecure_channel(self._address, options=[*OPTIONS, *more])
         with spanner_errors("connect to Spanner"):
-            options = OPTIONS + KEEPALIVE + STREAMING
+            options = [*OPTIONS, *KEEPALIVE, *more]
             channel: grpc.Channel = SpannerGrpcTransport.create_channel(self._address, options=options)
             return channel
 
