@@ -31,8 +31,8 @@ _STREAMING: Final = [
 ]
 _FIRST_STREAMS: Final = 4
 _FIRST: Final = [("grpc.http2.lookahead_bytes", 8 << 20)]
-"""The first connection has few calls, of each of which more is read ahead: 32 MB in all. So where partitions are few, what
-is far away comes faster, and more of it at once.
+"""The first connection has few calls, of each of which more is read ahead: 32 MB in all. So where partitions are few,
+what is far away comes faster, and more of it at once.
 """
 
 _OPENING_SECONDS: Final = 10.0
