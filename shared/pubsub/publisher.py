@@ -38,8 +38,9 @@ REST: Final = timedelta(milliseconds=50)
 A message costs both of its ends more than the changes in it do, and Pub/Sub counts each as a kilobyte at least.
 """
 _LATE: Final = timedelta(seconds=1)
-"""Keys rest together where they publish changes that are older: requests at the same time cost a third of the CPU less,
-and have more changes each. Until nothing more comes, or a quarter of that age, or until half of the room is taken."""
+"""Keys whose last published change is older than this rest together: requests at the same time cost a third of the CPU
+less, and have more changes each. The rest ends when nothing more comes, after a quarter of that age, or when half of
+the room is taken; for a key that gets a change that is not late, after `REST`."""
 _LONGEST_REST: Final = timedelta(seconds=2)
 _AGE_FOR_REST: Final = 4
 _NOTHING_COMES: Final = 0.3
@@ -109,6 +110,10 @@ class BatchPublisher:
         """Keys that rest together."""
         self._rest_ends = 0.0
         """By the event loop's clock."""
+        self._no_rest_until = 0.0
+        """By the event loop's clock."""
+        self._is_rest_timed = False
+        """Whether a timer is set for the end of their rest."""
         self._has_taken = False
         """Whether changes came since it was last asked."""
         self._most_outstanding = options.outstanding_bytes
@@ -165,6 +170,8 @@ class BatchPublisher:
                 omitted = self._packer.old_values_omitted - omitted_before
                 break
         self._has_taken = True
+        if changes and not self._resting.isdisjoint(keys) and not self._rest_of_late(changes[-1][1]):
+            self._rest_alone(self._resting & keys)
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         if self._awake_at is None:
@@ -183,9 +190,10 @@ class BatchPublisher:
             asyncio.get_running_loop().call_soon(self._pump)
         return future
 
-    def hurry(self) -> None:
-        """Let keys that rest together rest no longer: someone waits for a confirmation."""
+    def hurry(self, seconds: float = 0.0) -> None:
+        """End the rest of keys that rest together, and let none begin for so long: someone waits for a confirmation."""
         self._rest_ends = 0.0
+        self._no_rest_until = max(self._no_rest_until, asyncio.get_running_loop().time() + seconds)
 
     async def close(self) -> None:
         """Publish what is left for some seconds, then return; the futures of what is not confirmed by then fail."""
@@ -251,36 +259,49 @@ class BatchPublisher:
         self._pump()
 
     def _let_rest(self, request: PackedRequest) -> None:
-        """Let the keys of a request rest, alone or together with others whose changes are late."""
-        loop = asyncio.get_running_loop()
-        rest = self._rest_together(request)
-        if rest <= self._rest:
-            loop.call_later(self._rest, self._interval_ended, request.of_keys.keys())
-            return
-        if not self._resting:
-            self._rest_ends = loop.time() + rest
-            self._has_taken = False
-            loop.call_later(_NOTHING_COMES, self._end_rest)
-        self._resting.update(request.of_keys)
+        """Let the keys of a request rest, each alone, or together with others whose changes are late."""
+        now = asyncio.get_running_loop().time()
+        is_hurried = now < self._no_rest_until or self._is_half_full()
+        alone: set[str] = set()
+        for key, messages in request.of_keys.items():
+            changes = messages[-1].changes
+            rest = 0.0 if not changes or is_hurried else self._rest_of_late(changes[-1])
+            if not rest:
+                alone.add(key)
+                continue
+            if not self._resting:
+                self._rest_ends = now + rest
+                self._has_taken = False
+                self._time_rest()
+            self._resting.add(key)
+        self._rest_alone(alone)
 
-    def _rest_together(self, request: PackedRequest) -> float:
-        """Return how many seconds the keys of a request rest with others: a part of the age of its last change."""
-        changes = request.messages[-1].changes
-        if not changes or self._is_half_full():
-            return 0.0
-        age = (self._clock.now() - parse_timestamp(changes[-1].commit_timestamp)) / _SECOND
-        return min(age / _AGE_FOR_REST, _LONGEST_REST.total_seconds()) if age > _LATE.total_seconds() else 0.0
+    def _rest_alone(self, keys: set[str]) -> None:
+        self._resting -= keys
+        if keys:
+            asyncio.get_running_loop().call_later(self._rest, self._interval_ended, keys)
+
+    def _rest_of_late(self, change: Change) -> float:
+        """Return for how many seconds keys rest together whose last change this is; 0 where it is not late."""
+        age = (self._clock.now() - parse_timestamp(change.commit_timestamp)) / _SECOND
+        rest = min(age / _AGE_FOR_REST, _LONGEST_REST.total_seconds())
+        return rest if age > _LATE.total_seconds() and rest > self._rest else 0.0
 
     def _is_half_full(self) -> bool:
         """Return whether others may soon have to wait for room, which what rests takes up."""
         return 2 * self._packer.outstanding_bytes > self._most_outstanding
 
+    def _time_rest(self) -> None:
+        if not self._is_rest_timed:
+            self._is_rest_timed = True
+            asyncio.get_running_loop().call_later(_NOTHING_COMES, self._end_rest)
+
     def _end_rest(self) -> None:
         """End the rest of the keys that rest together, or ask again in a moment."""
-        loop = asyncio.get_running_loop()
-        if self._has_taken and loop.time() < self._rest_ends and not self._is_half_full():
+        self._is_rest_timed = False
+        if self._has_taken and asyncio.get_running_loop().time() < self._rest_ends and not self._is_half_full():
             self._has_taken = False
-            loop.call_later(_NOTHING_COMES, self._end_rest)
+            self._time_rest()
             return
         keys, self._resting = self._resting, set()
         self._interval_ended(keys)

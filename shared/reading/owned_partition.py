@@ -40,7 +40,7 @@ class OwnedPartition(ABC, Generic[TimeT]):
         self.load = load
         """Records read per second."""
         self.hurry: Callable[[], None] = lambda: None
-        """Called before a confirmation is waited for, which otherwise may come later together with others."""
+        """Called before a confirmation is waited for: the publisher may hold changes back to publish more together."""
         self._measured: tuple[float, int] | None = None
         """When it was, by the event loop's clock, and how many records had been read."""
 

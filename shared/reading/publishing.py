@@ -20,8 +20,8 @@ class ChangePublisher(Protocol):
         publish the header, which announces a table or a column list.
         """
 
-    def hurry(self) -> None:
-        """Have what was taken confirmed soon, where it would wait for more to be published with it."""
+    def hurry(self, seconds: float = 0.0) -> None:
+        """Have what was taken, and what is taken for so long, confirmed soon: it may wait to be published with more."""
 
     async def close(self) -> None:
         """Publish what was taken, and end: return when Pub/Sub has confirmed it, or will not."""

@@ -101,8 +101,8 @@ class Source(Protocol[DueT, OwnedT]):
 class Flushed(Protocol):
     """What publishes."""
 
-    def hurry(self) -> None:
-        """Have what was published confirmed soon."""
+    def hurry(self, seconds: float = 0.0) -> None:
+        """Have what was published, and what is published for so long, confirmed soon."""
 
     async def close(self) -> None:
         """Return when Pub/Sub has confirmed what was published, or will not."""
@@ -239,7 +239,7 @@ class Supervisor(Generic[DueT, OwnedT]):
             for owned in claimed:
                 self._leases.take(owned, asked_at)
                 reading = partial(self._source.read, owned, self._stop)
-                owned.hurry = self._publisher.hurry
+                owned.hurry = partial(self._publisher.hurry, _CONFIRM.total_seconds())
                 name = f"partition {owned.key}"
                 owned.task = asyncio.create_task(read_to_the_end(owned, reading, self._stop), name=name)
                 owned.task.add_done_callback(partial(self._on_over, owned))

@@ -184,7 +184,7 @@ class FakePublisher:
         self._tasks.add(asyncio.create_task(self._publish(header, taken, confirmed)))
         return confirmed
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = 0.0) -> None:
         """Let nothing wait longer than it does."""
 
     async def close(self) -> None:

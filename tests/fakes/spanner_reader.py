@@ -345,7 +345,7 @@ class FakePublisher:
             self._later(self._random.randrange(self._turns), lambda: self._confirm(header, taken, future))
         return future
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = 0.0) -> None:
         """Let nothing wait longer than it does."""
 
     async def close(self) -> None:

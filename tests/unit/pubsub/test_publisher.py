@@ -229,11 +229,33 @@ async def test_who_waits_for_a_confirmation_ends_the_rest_of_late_keys_though_ch
             await world.publish("other", number)
             await asyncio.sleep(0.01)
         assert not resting.done()
-        world.publisher.hurry()
+        world.publisher.hurry(2)
         for number in range(40):
             await world.publish("other", number)
             await asyncio.sleep(0.01)
         assert resting.done()
+        later = await world.publish("k", 3)  # as rows that are read back come a moment later
+        for number in range(20):
+            await world.publish("other", number)
+            await asyncio.sleep(0.01)
+        assert later.done()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_change_that_is_not_late_does_not_wait_for_those_that_are(ordered: bool) -> None:
+    world = World(clock=Later(86_400.0), ordered=ordered)
+    fresh = replace(a_change(9), commit_timestamp="2027-01-01T00:00:00Z")
+    async with world.publisher:
+        await (await world.publish("k", 1))
+        late = await world.publish("k", 2)
+        began = asyncio.get_running_loop().time()
+        alone = await world.publisher.publish(a_header(), [("other", fresh)])
+        with_late = await world.publisher.publish(a_header(), [("k", fresh)])
+        await asyncio.gather(alone, late, with_late)
+        assert asyncio.get_running_loop().time() - began < 0.15
+        again = await world.publisher.publish(a_header(), [("other", fresh)])
+        await again
+        assert asyncio.get_running_loop().time() - began < 0.25
 
 
 async def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room() -> None:

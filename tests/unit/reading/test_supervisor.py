@@ -107,7 +107,7 @@ class World:
             self.renewed_at.append(asyncio.get_running_loop().time())
         return ()
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = 0.0) -> None:
         """Remember that a confirmation is waited for."""
         self.hurried += 1
 

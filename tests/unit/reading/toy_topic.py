@@ -49,7 +49,7 @@ class ToyPublisher:
             confirmation.set_result(None)
         return confirmation
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = 0.0) -> None:
         """Let nothing wait longer than it does."""
 
     async def close(self) -> None:

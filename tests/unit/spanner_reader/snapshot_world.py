@@ -121,7 +121,7 @@ class SlowPublisher:
         loop.call_later(later, self._confirm, header, taken, self._world.clock.now(), future)
         return future
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = 0.0) -> None:
         """Let nothing wait longer than it does."""
 
     async def close(self) -> None:

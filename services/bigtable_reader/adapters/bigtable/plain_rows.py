@@ -12,7 +12,7 @@ from typing import Any, Final
 from services.bigtable_reader.adapters.bigtable.row_messages import NO_MESSAGE, family_of, qualifier_of
 from services.bigtable_reader.core.changes.images import ImageMaker, PlainRow, text_of_members
 
-_REMEMBERED: Final = 10_000
+_REMEMBERED: Final = 1_000  # of each family
 _SHORT: Final = 100  # bytes of a qualifier that is worth remembering
 
 _Members = dict[bytes, tuple[bytes, bytes]]

@@ -56,7 +56,7 @@ class TooLargeRow(msgspec.Struct, frozen=True):
 
 
 class PlainRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of an image of which nothing but its families has to be said, each the newest values of its columns.
+    """A row whose image is its key and its families alone: no declared columns, each cell's newest value, no times.
 
     ``key``: its row key, ``families``: the text of each that it has a cell in; as they are in the image.
     """
