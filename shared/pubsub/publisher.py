@@ -24,6 +24,7 @@ from shared.contracts.safe_age import MAX_OUTSTANDING_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.errors import pubsub_errors
+from shared.pubsub.key_rests import REST, KeyRests
 from shared.pubsub.outage import Outage
 from shared.pubsub.packer import REQUEST_BYTES, Message, Oversized, PackedRequest, Packer, PackerLimits, Receipt
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
@@ -32,19 +33,6 @@ from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
 OUTSTANDING_BYTES: Final = 64 * 1024 * 1024
-REST: Final = timedelta(milliseconds=50)
-"""How long a key rests after a request, unless a message is full: so much later, at most, is what follows closely.
-
-A message costs both of its ends more than the changes in it do, and Pub/Sub counts each as a kilobyte at least.
-"""
-_LATE: Final = timedelta(seconds=1)
-"""Keys whose last published change is older than this rest together: requests at the same time cost a third of the CPU
-less, and have more changes each. The rest ends when nothing more comes, after a quarter of that age, or when half of
-the room is taken; for a key that gets a change that is not late, after `REST`."""
-_LONGEST_REST: Final = timedelta(seconds=2)
-_AGE_FOR_REST: Final = 4
-_NOTHING_COMES: Final = 0.3
-"""Seconds without a change after which keys that rest together rest no longer: somebody may wait for them."""
 _BETWEEN_REQUESTS: Final = 0.01
 """Seconds from one request to the next where messages have no ordering keys: what comes meanwhile goes together."""
 _CHECK_CLOCK: Final = timedelta(minutes=1)
@@ -105,17 +93,7 @@ class BatchPublisher:
         self._clock = hooks.clock
         self._ordered = options.ordered
         self._packer = Packer(options.limits, paced=options.rest > timedelta(), ordered=options.ordered)
-        self._rest = options.rest.total_seconds()
-        self._resting: set[str] = set()
-        """Keys that rest together."""
-        self._rest_ends = 0.0
-        """By the event loop's clock."""
-        self._no_rest_until = 0.0
-        """By the event loop's clock."""
-        self._is_rest_timed = False
-        """Whether a timer is set for the end of their rest."""
-        self._has_taken = False
-        """Whether changes came since it was last asked."""
+        self._rests = KeyRests(options.rest, hooks.clock, self._is_half_full, self._rested)
         self._most_outstanding = options.outstanding_bytes
         self._last_chance = options.last_chance
         self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
@@ -169,9 +147,8 @@ class BatchPublisher:
                 receipt, oversized = self._packer.add(header, changes, announce_under, taken_at)
                 omitted = self._packer.old_values_omitted - omitted_before
                 break
-        self._has_taken = True
-        if changes and not self._resting.isdisjoint(keys) and not self._rest_of_late(changes[-1][1]):
-            self._rest_alone(self._resting & keys)
+        if changes:
+            self._rests.came(keys, changes[-1][1])
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         if self._awake_at is None:
@@ -191,9 +168,8 @@ class BatchPublisher:
         return future
 
     def hurry(self, seconds: float = 0.0) -> None:
-        """End the rest of keys that rest together, and let none begin for so long: someone waits for a confirmation."""
-        self._rest_ends = 0.0
-        self._no_rest_until = max(self._no_rest_until, asyncio.get_running_loop().time() + seconds)
+        """Have what was taken, and what is taken for so long, published soon: someone waits for a confirmation."""
+        self._rests.hurry(seconds)
 
     async def close(self) -> None:
         """Publish what is left for some seconds, then return; the futures of what is not confirmed by then fail."""
@@ -236,8 +212,8 @@ class BatchPublisher:
             return
         for request in self._packer.requests():
             self._start(self._publish(request))
-            if self._rest and not self._closed:
-                self._let_rest(request)
+            if not self._closed:
+                self._rests.begin(request.of_keys)
 
     def _waits_for_others(self) -> bool:
         """Return whether the last request was a moment ago, so that the next waits for what comes until then."""
@@ -258,55 +234,11 @@ class BatchPublisher:
         self._is_pump_timed = False
         self._pump()
 
-    def _let_rest(self, request: PackedRequest) -> None:
-        """Let the keys of a request rest, each alone, or together with others whose changes are late."""
-        now = asyncio.get_running_loop().time()
-        is_hurried = now < self._no_rest_until or self._is_half_full()
-        alone: set[str] = set()
-        for key, messages in request.of_keys.items():
-            changes = messages[-1].changes
-            rest = 0.0 if not changes or is_hurried else self._rest_of_late(changes[-1])
-            if not rest:
-                alone.add(key)
-                continue
-            if not self._resting:
-                self._rest_ends = now + rest
-                self._has_taken = False
-                self._time_rest()
-            self._resting.add(key)
-        self._rest_alone(alone)
-
-    def _rest_alone(self, keys: set[str]) -> None:
-        self._resting -= keys
-        if keys:
-            asyncio.get_running_loop().call_later(self._rest, self._interval_ended, keys)
-
-    def _rest_of_late(self, change: Change) -> float:
-        """Return for how many seconds keys rest together whose last change this is; 0 where it is not late."""
-        age = (self._clock.now() - parse_timestamp(change.commit_timestamp)) / _SECOND
-        rest = min(age / _AGE_FOR_REST, _LONGEST_REST.total_seconds())
-        return rest if age > _LATE.total_seconds() and rest > self._rest else 0.0
-
     def _is_half_full(self) -> bool:
-        """Return whether others may soon have to wait for room, which what rests takes up."""
+        """Return whether others may soon have to wait for room."""
         return 2 * self._packer.outstanding_bytes > self._most_outstanding
 
-    def _time_rest(self) -> None:
-        if not self._is_rest_timed:
-            self._is_rest_timed = True
-            asyncio.get_running_loop().call_later(_NOTHING_COMES, self._end_rest)
-
-    def _end_rest(self) -> None:
-        """End the rest of the keys that rest together, or ask again in a moment."""
-        self._is_rest_timed = False
-        if self._has_taken and asyncio.get_running_loop().time() < self._rest_ends and not self._is_half_full():
-            self._has_taken = False
-            self._time_rest()
-            return
-        keys, self._resting = self._resting, set()
-        self._interval_ended(keys)
-
-    def _interval_ended(self, keys: Collection[str]) -> None:
+    def _rested(self, keys: Collection[str]) -> None:
         for key in keys:
             self._packer.interval_ended(key)
         self._pump()

@@ -22,19 +22,19 @@ OPTIONS: Final = [
 ]
 # A connection that died without a word is noticed. Not for an emulator, which closes connections for pinging.
 KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
-_STREAMING: Final = [
-    # The thread that asks for the next message waits for it itself, where else two others would pass it on.
-    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
-    # Of a call that nobody asks for the next message gRPC reads so much ahead. Else it would read as much as it takes
-    # the network to carry meanwhile: up to 16 MB, of each call. The window of the connection, for all of its calls
-    # together, follows from it: with the usual 64 kB it would be 6 MB/s at a round trip of 10 ms.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 256 << 10),
-]
-_FIRST_STREAMS: Final = 4
-_FIRST: Final = [("grpc.http2.lookahead_bytes", 8 << 20)]
-"""The first connection has few calls, of each of which more is read ahead: 32 MB in all. So where partitions are few,
-what is far away comes faster, and more of it at once.
+# The thread that asks for the next message waits for it itself, where else two others would pass it on.
+_ONE_THREAD: Final = (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)
+# Else gRPC would read ahead of each call as much as it takes the network to carry in a round trip: 16 MB, and more.
+_NO_MORE_AHEAD: Final = ("grpc.http2.bdp_probe", 0)
+_AHEAD: Final = 256 << 10
+"""Bytes that gRPC reads ahead of a call that nothing asks for its next message.
+
+The window of a connection, which all of its calls share, follows from it: with the usual 64 kB they would have 6 MB/s
+together at a round trip of 10 ms.
+"""
+_FIRST_STREAMS, _FIRST_AHEAD = 4, 8 << 20
+"""The first connection has few calls, and more is read ahead of each: where partitions are few, what is far away comes
+faster, and more of it at once.
 """
 
 _OPENING_SECONDS: Final = 10.0
@@ -92,9 +92,9 @@ class StreamConnections:
     def _room(self) -> Iterator[grpc.Channel]:
         connection = next((one for one in self._connections if one.streams < one.most), None)
         if connection is None:
-            is_first = not self._connections
-            channel = self._open([*_STREAMING[:-1], *_FIRST] if is_first else _STREAMING)
-            connection = _Connection(channel, _FIRST_STREAMS if is_first else STREAMS_PER_CONNECTION)
+            most, ahead = (STREAMS_PER_CONNECTION, _AHEAD) if self._connections else (_FIRST_STREAMS, _FIRST_AHEAD)
+            options = [_ONE_THREAD, _NO_MORE_AHEAD, ("grpc.http2.lookahead_bytes", ahead)]
+            connection = _Connection(self._open(options), most)
             self._connections.append(connection)
         connection.streams += 1
         try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.changes.images import CellVersion, Trigger
+from services.bigtable_reader.core.changes.images import CellVersion
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.stream.records import DataChange, Microseconds, SetCell
 from services.spanner_reader.core.snapshot.snapshot import RowMaker
@@ -148,7 +148,7 @@ def _image() -> Any:
     images, record = outputs().images, _weather()
     assert images is not None
     cells = {"f": {b"temperature": [CellVersion(record.commit, b"17.5")]}}
-    made = images.image(record.row_key, cells, Trigger.of(record), record.commit)
+    made = images.image(record.row_key, cells, record, record.commit)
     assert isinstance(made, Made)
     (message,) = messages_of(made.header, [(made.ordering_key, made.change)])
     return message

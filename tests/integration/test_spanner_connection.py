@@ -100,7 +100,7 @@ class Endless(SpannerServer):
             self.sent += response.ByteSize()
 
     async def rests(self) -> None:
-        """Wait until nothing is taken any more."""
+        """Wait until nothing more is taken."""
         before = -1
         while before != self.sent:
             before = self.sent

@@ -15,7 +15,6 @@ import pytest
 
 from deploy.local.platform.processes import Process, Processes
 from deploy.local.platform.source import SpannerDatabase, Write
-from services.bigtable_reader.core.changes.images import Trigger
 from shared.contracts.change_batch import decode_batch, encode_batch
 from shared.pubsub.stubs import PublishRequest, Subscription, publish_stub
 from shared.pubsub.topology import PubsubTopology
@@ -81,7 +80,7 @@ def of_bigtable() -> Sequence[Any]:
     makers, record = outputs(entries=True), a_record(b"row")
     assert makers.images is not None
     assert makers.entries is not None
-    image = makers.images.image(b"row", {}, Trigger.of(record), 1)
+    image = makers.images.image(b"row", {}, record, 1)
     ((_key, entry),), _refused = makers.entries.changes(record)
     made = [(image.header, image.change), (makers.entries.header, entry)]
     batches = [json.loads(encode_batch(header, [change])) for header, change in made]

@@ -20,12 +20,13 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, min_version_under
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, instant
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError, TableScan
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Describe, Done, Key, Publish, Read, ReadKeys
+from shared.contracts.timestamps import format_microseconds
 from shared.reading.publishing import ChangePublisher
 from shared.runtime.portions import cut
 from shared.runtime.retries import retried, retrying_async
@@ -240,7 +241,7 @@ def _present(images: Iterable[Made | RefusedChange]) -> list[Made | RefusedChang
 
 
 def _done(place: SnapshotPlace, rows: int = 0, absent: int = 0) -> Done:
-    return Done(instant(place.read_at), place.sequence, rows, absent)
+    return Done(format_microseconds(place.read_at), place.sequence, rows, absent)
 
 
 def _batches(made: Sequence[Made | RefusedChange]) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.app.stream.read_back import ReadBack, ReadBackLimits
-from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells, Trigger
+from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.change_sequence import four_sections
 from shared.reading.publishing import ConfirmedPublishing
@@ -71,7 +71,7 @@ class Reading:
         owned = owned or self.owned
         record = a_record(row_key, version)
         place = owned.prefix.add(record.low_watermark, 1, token=record.token)
-        self.read_back.ask(owned, row_key, Trigger.of(record), version, place, self.stop)
+        self.read_back.ask(owned, row_key, record.without_entries(), version, place, self.stop)
         await self.read_back.room()
 
     async def ask_for_each(self, *row_keys: bytes, owned: BigtableOwnedPartition | None = None) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.images import ImageMaker, RowCells, Trigger
+from services.bigtable_reader.core.changes.images import ImageMaker, RowCells
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, StreamRange, StreamRangeId
@@ -120,6 +120,6 @@ def folded(batches: Sequence[tuple[Header, Sequence[Change]]]) -> Mapping[bytes,
 
 def image_of(cells: RowCells | None) -> str | None:
     """Return the row that an image of these cells has; None where there is no row."""
-    made = image_maker().image(b"any", cells, Trigger.of(a_record(b"any")), 1)
+    made = image_maker().image(b"any", cells, a_record(b"any"), 1)
     assert isinstance(made, Made)
     return made.change.row

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.bigtable_reader.app.dead_lettering import DeadLettering
-from services.bigtable_reader.core.changes.images import CellVersion, Trigger
+from services.bigtable_reader.core.changes.images import CellVersion
 from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, RefusedChange
 from services.bigtable_reader.core.stream.records import DataChange, Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions
@@ -26,7 +26,7 @@ TEXT = BigtableOptions(values="text")
 def a_refused_row(size: int) -> RefusedChange:
     """Return a row with a value of so many bytes that is no text."""
     cells = {"f": {b"q": [CellVersion(5, b"\xff" * size)]}}
-    found = image_maker(TEXT).image(b"row", cells, Trigger.of(a_record(b"row")), 7)
+    found = image_maker(TEXT).image(b"row", cells, a_record(b"row"), 7)
     assert isinstance(found, RefusedChange)
     return found
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger, family_column
+from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, family_column
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.change_sequence import four_sections
@@ -24,7 +24,7 @@ from tests.unit.bigtable_reader.consumed import consumed, consumed_or_dead_lette
 from tests.unit.bigtable_reader.stream_messages import a_cell, a_change
 
 NOW = 1_700_000_000_123_456
-TRIGGER = Trigger.of(a_change(a_cell(), commit=NOW, tiebreaker=2))
+TRIGGER = a_change(a_cell(), commit=NOW, tiebreaker=2)
 
 
 def maker(options: BigtableOptions | None = None, families: tuple[str, ...] = ("f",)) -> ImageMaker:

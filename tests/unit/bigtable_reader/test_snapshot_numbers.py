@@ -6,7 +6,7 @@ from datetime import timedelta
 from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshotSource, SurveyedSnapshot
-from services.bigtable_reader.core.changes.images import CellVersion, Trigger
+from services.bigtable_reader.core.changes.images import CellVersion
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, highest_reserved
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange
@@ -39,9 +39,9 @@ def test_of_what_has_one_version_the_later_snapshots_row_wins_and_of_one_snapsho
     images, cells = image_maker(), {"f": {b"q": [CellVersion(EPOCH, b"v")]}}
     places = [SnapshotPlace(LAST, run, fence, EPOCH) for run, fence in ((1, 1), (1, 2), (2, 1))]
     made = [
-        images.image(b"k", cells, Trigger.of(a_record(b"k")), LAST),
+        images.image(b"k", cells, a_record(b"k"), LAST),
         *(images.row(b"k", cells, place) for place in places),
-        images.image(b"k", cells, Trigger.of(a_record(b"k")), LAST + 1),
+        images.image(b"k", cells, a_record(b"k"), LAST + 1),
     ]
     sequences = [one.change.sequence for one in made]
 
@@ -55,7 +55,7 @@ def test_a_version_that_its_reader_may_have_made_by_now_is_not_above_what_a_snap
 async def test_the_last_row_that_was_published_before_a_snapshot_is_older_than_its_end() -> None:
     """Else such a row that was lost without a record (its family was dropped) would stay in the mirror for ever."""
     images, table, raised = image_maker(), SnapshotTable(), list[tuple[KeyRange, int]]()
-    image = images.image(b"gone", {"f": {b"q": [CellVersion(EPOCH, b"v")]}}, Trigger.of(a_record(b"gone")), LAST)
+    image = images.image(b"gone", {"f": {b"q": [CellVersion(EPOCH, b"v")]}}, a_record(b"gone"), LAST)
     assert isinstance(image, Made)
 
     rows = Bigtable()

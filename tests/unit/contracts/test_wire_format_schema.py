@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
 from services.bigtable_reader.core.stream.records import Aggregated, DataChange, DeleteCells, DeleteFamily, UnknownEntry
@@ -152,7 +151,7 @@ def made_of_bigtable() -> Sequence[Any]:
     messages = [*messages_of(makers.entries.header, lines)]
     place = SnapshotPlace(1, 1, 1, record.commit)
     for made in (
-        makers.images.image(b"row", None, Trigger.of(change), 2),
+        makers.images.image(b"row", None, change, 2),
         makers.images.row(b"row", {"f": {b"q": []}}, place),
     ):
         assert isinstance(made, Made)

@@ -18,7 +18,6 @@ from services.bigtable_reader.app.stall_watch import shown
 from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.read_back import ReadBack
-from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.records import (
@@ -84,7 +83,7 @@ class DataChangePublisher:
             made, failed = entries.changes(record) if entries is not None else ((), ())
             place = add(record.low_watermark, asks + bool(made) + bool(failed), token=record.token)
             if asks and read_back is not None:
-                read_back.ask(owned, record.row_key, Trigger.of(record), next(versions), place, stop)
+                read_back.ask(owned, record.row_key, record.without_entries(), next(versions), place, stop)
             if made:
                 lines += made
                 of_lines.append(place)

@@ -20,7 +20,7 @@ import msgspec
 from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
-from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
+from services.bigtable_reader.core.changes.images import ImageMaker, Row
 from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.records import DataChange, Microseconds
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError
@@ -66,7 +66,7 @@ class _Waiting(msgspec.Struct, eq=False):
 
     owned: BigtableOwnedPartition
     row_key: bytes
-    trigger: Trigger | DataChange
+    trigger: DataChange
     version: int
     places: list[Place[Microseconds, str]]
 
@@ -116,7 +116,7 @@ class ReadBack:
         self,
         owned: BigtableOwnedPartition,
         row_key: bytes,
-        trigger: Trigger | DataChange,
+        trigger: DataChange,
         version: int,
         place: Place[Microseconds, str],
         stop: Stop,

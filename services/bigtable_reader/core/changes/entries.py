@@ -21,13 +21,13 @@ from services.bigtable_reader.core.stream.records import (
     Entry,
     SetCell,
     UnknownEntry,
-    instant,
 )
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Column, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import bucket_of, ordering_key
+from shared.contracts.timestamps import format_microseconds
 
 _json: Final = msgspec.json.Encoder().encode
 _content: Final = msgspec.msgpack.Encoder().encode
@@ -102,14 +102,14 @@ class EntryMaker:
         wanted = self._watched.entries(record)
         if not wanted:
             return [], []
-        commit = instant(record.commit)
+        commit = format_microseconds(record.commit)
         count, tiebreaker, cluster = len(record.entries), record.tiebreaker, _text(record.source_cluster)
         head = _Head(
             id=f'{{"id":"{_record_id(record)}-',
             sequence=f"{record.commit:016X}/{tiebreaker + _TIEBREAKER_OFFSET:016X}/",
             commit=commit,
             place=f',"entry_count":{count},"source_cluster":{cluster},"tiebreaker":{tiebreaker}'
-            f',"low_watermark":"{instant(record.low_watermark)}"}}',
+            f',"low_watermark":"{format_microseconds(record.low_watermark)}"}}',
         )
         try:
             row_key = self._row_key(record.row_key)
@@ -220,7 +220,7 @@ class EntryMaker:
         if self._times_are_numbers:
             return f'"{micros}"'
         try:
-            return f'"{instant(micros)}"'
+            return f'"{format_microseconds(micros)}"'
         except (ValueError, OverflowError):
             raise PoisonRecordError(
                 Reason.VALUE_DOES_NOT_FIT,

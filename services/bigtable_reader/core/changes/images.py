@@ -30,12 +30,13 @@ from services.bigtable_reader.core.changes.refused import (
     refused,
 )
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
-from services.bigtable_reader.core.stream.records import ChangeKind, DataChange, Microseconds, instant
+from services.bigtable_reader.core.stream.records import DataChange
 from shared.contracts.bigtable_options import ROW_KEY, BigtableOptions, CellColumn, QualifierEncoding, ValueEncoding
 from shared.contracts.change_batch import Change, Column, Header
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import bucket_of, ordering_key
+from shared.contracts.timestamps import format_microseconds
 
 
 class CellVersion(msgspec.Struct, frozen=True, gc=False):
@@ -85,31 +86,6 @@ _END_OF_MEMBER: Final = b'\\",'
 _document: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-class Trigger(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a record while its row is read back."""
-
-    kind: ChangeKind
-    source_cluster: str
-    commit: Microseconds
-    tiebreaker: int
-    entry_count: int
-    low_watermark: Microseconds
-
-    @classmethod
-    def of(cls, record: DataChange) -> "Trigger | DataChange":
-        """Return what is kept of a record: nearly all, if it has no entries."""
-        if not record.entries:
-            return record
-        return cls(
-            record.kind,
-            record.source_cluster,
-            record.commit,
-            record.tiebreaker,
-            record.entry_count,
-            record.low_watermark,
-        )
-
-
 class ImageMaker:
     """Makes the images of one table. A family that it meets for the first time is one more column from then on."""
 
@@ -154,16 +130,16 @@ class ImageMaker:
         self._known |= frozenset(families)
         return True
 
-    def image(
-        self, row_key: bytes, cells: Row | None, trigger: Trigger | DataChange, version: int
-    ) -> Made | RefusedChange:
+    def image(self, row_key: bytes, cells: Row | None, trigger: DataChange, version: int) -> Made | RefusedChange:
         """Return a row as it is now, or its absence (None), under the version of the record that asked for it."""
         sequence = f"{version:016X}{_NO_MORE_SECTIONS}"
-        return self._image(row_key, cells, trigger.kind, sequence, instant(trigger.commit), _place(trigger))
+        return self._image(row_key, cells, trigger.kind, sequence, format_microseconds(trigger.commit), _place(trigger))
 
     def row(self, row_key: bytes, cells: Row | None, at: SnapshotPlace) -> Made | RefusedChange:
         """Return a row as a snapshot found it, or its absence (None); it goes under a header of its own origin."""
-        return self._of_snapshot(self._image(row_key, cells, SNAPSHOT, at.sequence, instant(at.read_at), "{}"))
+        return self._of_snapshot(
+            self._image(row_key, cells, SNAPSHOT, at.sequence, format_microseconds(at.read_at), "{}")
+        )
 
     def unreadable_row(self, row_key: bytes, at: SnapshotPlace, why: str) -> RefusedChange:
         """Return the dead letter of a row that a snapshot found, and that is too large to be read."""
@@ -226,7 +202,7 @@ class ImageMaker:
         except PoisonRecordError:
             return None
 
-    def unreadable(self, row_key: bytes, trigger: Trigger | DataChange, version: int, why: str) -> RefusedChange:
+    def unreadable(self, row_key: bytes, trigger: DataChange, version: int, why: str) -> RefusedChange:
         """Return the dead letter of a row that is too large to be read: its key and its place, and nothing of it."""
         return self._too_large(self.image(row_key, None, trigger, version), row_key, why)
 
@@ -441,7 +417,7 @@ def _cell_value(column: CellColumn, version: CellVersion) -> str:
 
 def _cell_time(column: CellColumn, version: CellVersion) -> str:
     try:
-        return f'"{instant(version.timestamp)}"'
+        return f'"{format_microseconds(version.timestamp)}"'
     except (ValueError, OverflowError):
         raise PoisonRecordError(
             Reason.VALUE_DOES_NOT_FIT,
@@ -450,10 +426,10 @@ def _cell_time(column: CellColumn, version: CellVersion) -> str:
         ) from None
 
 
-def _place(trigger: Trigger | DataChange) -> str:
+def _place(trigger: DataChange) -> str:
     return (
         f'{{"entry_count":{trigger.entry_count},"source_cluster":{_text(trigger.source_cluster)},'
-        f'"tiebreaker":{trigger.tiebreaker},"low_watermark":"{instant(trigger.low_watermark)}"}}'
+        f'"tiebreaker":{trigger.tiebreaker},"low_watermark":"{format_microseconds(trigger.low_watermark)}"}}'
     )
 
 

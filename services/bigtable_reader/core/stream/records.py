@@ -7,14 +7,8 @@ from typing import Final, Literal, NewType
 
 import msgspec
 
-from shared.contracts.timestamps import format_microseconds
-
 Microseconds = NewType("Microseconds", int)
 """Since 1970-01-01 in UTC. Bigtable truncates the times of change streams to microseconds."""
-
-
-instant: Final = format_microseconds
-"""Returns the canonical text of an instant; ValueError or OverflowError outside the years 0001 to 9999."""
 
 
 ChangeKind = Literal["USER", "GARBAGE_COLLECTION"]
@@ -128,6 +122,12 @@ class DataChange(msgspec.Struct, frozen=True, gc=False):
     def entry_count(self) -> int:
         """Return how many entries the change has."""
         return len(self.entries) + self.left_out
+
+    def without_entries(self) -> "DataChange":
+        """Return the change with its entries counted, and not kept."""
+        if not self.entries:
+            return self
+        return msgspec.structs.replace(self, entries=(), left_out=self.entry_count)
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):
