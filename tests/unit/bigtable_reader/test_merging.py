@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.bigtable_reader.adapters.stream.change_stream import records_of
 from services.bigtable_reader.core.stream.merging import BrokenStreamError, Merging, key_range
 from services.bigtable_reader.core.stream.records import (
     Aggregated,
@@ -76,13 +77,6 @@ def test_without_values_all_else_is_the_same(change: DataChange, cutting: tuple[
     assert merged(messages(change, *cutting), keep="names") == [msgspec.structs.replace(change, entries=bare)]
 
 
-class PieceByPiece(Merging):
-    """Takes each message as if the change went on in others."""
-
-    def _whole(self, _change: Any) -> None:
-        """None is whole."""
-
-
 @st.composite
 def any_messages(draw: st.DrawFn) -> Any:
     """Return a message of a change that may break any of the rules."""
@@ -101,19 +95,49 @@ def any_messages(draw: st.DrawFn) -> Any:
     return message
 
 
+def require_the_same(what: Sequence[Any], keep: Any) -> None:
+    """Require of the quick way for whole changes, and of the general one, the same records and the same error."""
+    piece_by_piece, broken = Merging(keep=keep), ""
+    expected: list[StreamRecord] = []
+    try:
+        for message in what:
+            expected += [record for record in [piece_by_piece.take(message)] if record is not None]
+    except BrokenStreamError as error:
+        broken = str(error)
+
+    found, why = records_of(Merging(keep=keep), [message.SerializeToString() for message in what])
+
+    assert (found, str(why or "")) == (expected, broken)
+
+
 @settings(deadline=None, max_examples=examples(500))
 @given(st.lists(any_messages(), min_size=1, max_size=3), st.sampled_from(["all", "names", "number"]))
 def test_a_change_that_comes_whole_is_what_it_is_piece_by_piece(what: list[Any], keep: Any) -> None:
-    def taken(merging: Merging) -> tuple[list[StreamRecord | None], str]:
-        records: list[StreamRecord | None] = []
-        try:
-            for message in what:
-                records += [merging.take(message)]
-        except BrokenStreamError as error:
-            return records, str(error)
-        return records, ""
+    require_the_same(what, keep)
 
-    assert taken(Merging(keep=keep)) == taken(PieceByPiece(keep=keep))
+
+@pytest.mark.parametrize("keep", ["all", "names", "number"])
+def test_a_change_in_one_message_that_breaks_a_rule_is_no_whole_one(keep: Any) -> None:
+    whole = messages(a_change(a_cell(), DeleteFamily("f")))[0]
+    require_the_same([whole, whole], keep)
+    for field in whole.data_change.DESCRIPTOR.fields:
+        message = Response.FromString(whole.SerializeToString())
+        message.data_change.ClearField(field.name)
+        require_the_same([message], keep)
+        require_the_same([message, whole], keep)
+    for edit in (
+        _set("type_", CONTINUATION),
+        _set("type_", GARBAGE_COLLECTION),
+        _set("commit_timestamp.seconds", -1),
+        _set("commit_timestamp.seconds", 253_402_300_800),
+        _set("estimated_low_watermark.seconds", -1),
+        _set("estimated_low_watermark.seconds", 253_402_300_800),
+        _set("chunks.0.chunk_info.chunked_value_size", 1),
+        _set("chunks.0.chunk_info.chunked_value_size", 0),
+    ):
+        message = Response.FromString(whole.SerializeToString())
+        edit([message])
+        require_the_same([message], keep)
 
 
 def test_a_change_that_is_not_done_is_no_record_though_it_has_a_token() -> None:

@@ -9,44 +9,30 @@ Source of the fields and their numbers: google/bigtable/v2/bigtable.proto, googl
 from functools import lru_cache
 from typing import Any, Final
 
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
+
+from services.bigtable_reader.adapters.bigtable.own_messages import BOOL, BYTES, INT32, INT64, Field, message_class
 
 NO_MESSAGE: Final = b"\0"
 """In the place of a family's or a column's name where there is none: no message has these bytes."""
-_PACKAGE: Final = "millrace.rows"
+_ESCAPED: Final = r"\000"
 
-
-def _answer() -> Any:
-    file = FileDescriptorProto(name="millrace/rows.proto", package=_PACKAGE, syntax="proto2")
-
-    def field(of: Any, number: int, name: str, kind: int, default: str | None = None) -> Any:
-        return of.field.add(
-            name=name, number=number, type=kind, label=FieldDescriptorProto.LABEL_OPTIONAL, default_value=default
-        )
-
-    chunk = file.message_type.add(name="Chunk")
-    field(chunk, 1, "row_key", FieldDescriptorProto.TYPE_BYTES)
-    field(chunk, 2, "family_name", FieldDescriptorProto.TYPE_BYTES, r"\000")
-    field(chunk, 3, "qualifier", FieldDescriptorProto.TYPE_BYTES, r"\000")
-    field(chunk, 4, "timestamp_micros", FieldDescriptorProto.TYPE_INT64)
-    field(chunk, 6, "value", FieldDescriptorProto.TYPE_BYTES)
-    field(chunk, 7, "value_size", FieldDescriptorProto.TYPE_INT32)
-    chunk.oneof_decl.add(name="row_status")
-    field(chunk, 8, "reset_row", FieldDescriptorProto.TYPE_BOOL).oneof_index = 0
-    field(chunk, 9, "commit_row", FieldDescriptorProto.TYPE_BOOL).oneof_index = 0
-    answer = file.message_type.add(name="Answer")
-    chunks = field(answer, 1, "chunks", FieldDescriptorProto.TYPE_MESSAGE)
-    chunks.label, chunks.type_name = FieldDescriptorProto.LABEL_REPEATED, f".{_PACKAGE}.Chunk"
-    field(answer, 2, "last_scanned_row_key", FieldDescriptorProto.TYPE_BYTES)
-    pool = DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Answer"))
-
-
-Answer: Final[Any] = _answer()
+Answer: Final[Any] = message_class(
+    "millrace.rows",
+    {
+        "Chunk": [
+            Field(1, "row_key", BYTES),
+            Field(2, "family_name", BYTES, default=_ESCAPED),
+            Field(3, "qualifier", BYTES, default=_ESCAPED),
+            Field(4, "timestamp_micros", INT64),
+            Field(6, "value", BYTES),
+            Field(7, "value_size", INT32),
+            Field(8, "reset_row", BOOL, oneof=True),
+            Field(9, "commit_row", BOOL, oneof=True),
+        ],
+        "Answer": [Field(1, "chunks", "millrace.rows.Chunk", repeated=True), Field(2, "last_scanned_row_key", BYTES)],
+    },
+)
 """A ReadRowsResponse, in whose chunks `family_name` and `qualifier` are the bytes of a message, or `NO_MESSAGE`."""
 
 

@@ -25,6 +25,7 @@ from google.cloud.bigtable_v2.types import (
 )
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
+from services.bigtable_reader.adapters.stream.stream_messages import CHANGE_WITH_ENTRIES, CHANGE_WITHOUT_ENTRIES
 from services.bigtable_reader.core.stream.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
 from services.bigtable_reader.core.stream.partitions import RESTART_AFTER_LOST_CHANGES
 from services.bigtable_reader.core.stream.records import (
@@ -116,7 +117,7 @@ class BigtableChangeStream:
                         opened = True
                         del silences[asked]  # of a Counter: also where there were none
                     for first in range(0, len(portion), _AT_ONCE):
-                        records, broken = _merged(merging, portion[first : first + _AT_ONCE])
+                        records, broken = records_of(merging, portion[first : first + _AT_ONCE])
                         closed = records.pop() if records and isinstance(records[-1], CloseStream) else None
                         if records:
                             yield records
@@ -168,14 +169,17 @@ async def _ended_by_server(portions: AsyncGenerator[Sequence[bytes], None]) -> N
                 pass
 
 
-def _merged(
+def records_of(
     merging: Merging, messages: Sequence[bytes]
 ) -> tuple[list[StreamRecord], BrokenStreamError | MisconfiguredError | None]:
     """Return the records that are whole with these messages, up to a CloseStream or to what ends them."""
     records: list[StreamRecord] = []
+    whole = merging.whole
+    quickly = (CHANGE_WITH_ENTRIES if merging.keeps_entries else CHANGE_WITHOUT_ENTRIES).FromString
     try:
         for message in messages:
-            record = merging.take(_response(message))
+            change = None if merging.under_way else whole(quickly(message).data_change)
+            record = merging.take(_response(message)) if change is None else change
             if record is not None:
                 records.append(record)
                 if isinstance(record, CloseStream):

@@ -4,7 +4,7 @@ from collections import Counter as Counting
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, assert_never, get_args
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -59,21 +59,13 @@ class BigtableReaderMetrics(ReaderMetrics):
 
     def read(self, records: Sequence[StreamRecord]) -> None:
         """Count records that were read, users' and garbage collection's."""
-        changes: Counting[ChangeKind] = Counting()
-        for record in records:
-            match record:
-                case DataChange():
-                    changes[record.kind] += 1
-                    if record.commit > self._newest:
-                        self._newest = record.commit
-                case Heartbeat():
-                    self._heartbeats.inc()
-                case CloseStream():
-                    self._closings.inc()
-                case _:
-                    assert_never(record)
-        for kind, number in changes.items():
+        changes = [record for record in records if isinstance(record, DataChange)]
+        for kind, number in Counting([record.kind for record in changes]).items():
             self._changes[kind].inc(number)
+        self._newest = max([self._newest, *[record.commit for record in changes]])
+        if len(changes) < len(records):
+            self._heartbeats.inc(sum(isinstance(record, Heartbeat) for record in records))
+            self._closings.inc(sum(isinstance(record, CloseStream) for record in records))
 
     def read_back(self, rows: int, records: int) -> None:
         """Count rows that were read back, and the records that asked for it."""

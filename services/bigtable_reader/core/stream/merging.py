@@ -53,7 +53,7 @@ class Merging:
 
     def __init__(self, *, keep: Kept = "all", most_bytes: int = MOST_BYTES) -> None:
         """Take what is kept of entries; ``most_bytes`` of one change while it comes in chunks."""
-        self._keep_entries = keep != "number"
+        self.keeps_entries = keep != "number"
         self._keep_values = keep == "all"
         self._most_bytes = most_bytes
         self._head: _Head | None = None
@@ -67,14 +67,17 @@ class Merging:
         self._size = 0
         self._wanted = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Return whether a change has begun and is not done."""
+        return self._head is not None
+
     def take(self, response: Any) -> StreamRecord | None:
         """Return what is complete with a message; None while it is not.
 
         BrokenStreamError; MisconfiguredError for a change of more bytes than may be held, or a message of a kind
         that this version does not know.
         """
-        if self._head is None and (whole := self._whole(response.data_change)) is not None:
-            return whole
         which = response.WhichOneof("stream_record")
         if which == "data_change":
             return self._data_change(response.data_change)
@@ -92,37 +95,40 @@ class Merging:
             "the change stream sent a record of a kind that this version does not know: upgrade the reader",
         )
 
-    def _whole(self, change: Any) -> DataChange | None:
-        """Return a change that came in one message, with no value cut, as nearly all do; None for any other."""
+    def whole(self, change: Any) -> DataChange | None:
+        """Return a change that came in one message, with no value cut, as nearly all do.
+
+        None for any other message, which `take` then takes. Not to be asked while a change is `under_way`. Of
+        ``change`` all chunks are one, and its entries are bytes where none is kept (`stream_messages.py`).
+        """
         kind, row_key, cluster = _KINDS.get(change.type_), change.row_key, change.source_cluster_id
         token, chunks = change.token, change.chunks
+        mutations = chunks.mutations
         commit, low = change.commit_timestamp, change.estimated_low_watermark
         committed_at = commit.seconds * 1_000_000 + commit.nanos // 1_000
         low_watermark = low.seconds * 1_000_000 + low.nanos // 1_000
         if (
-            not (change.done and kind and row_key and token and chunks)
+            not (change.done and kind and row_key and token and mutations)
+            or chunks.HasField("chunk_info")
             or (kind == "USER") != bool(cluster)
             or not 0 < committed_at <= _LAST_MICROSECOND  # 0 is what is not said, too
             or not 0 < low_watermark <= _LAST_MICROSECOND
         ):
             return None
-        entries: list[Entry] = []
-        keep_entries, keep_values = self._keep_entries, self._keep_values
-        for chunk in chunks:
-            if chunk.HasField("chunk_info"):
-                return None
-            if keep_entries:
-                entries.append(_entry(chunk.mutation, keep_values=keep_values))
+        entries: tuple[Entry, ...] = ()
+        if self.keeps_entries:
+            keep_values = self._keep_values
+            entries = tuple([_entry(mutation, keep_values=keep_values) for mutation in mutations])
         return DataChange(
             row_key,
             kind,
             cluster,
             Microseconds(committed_at),
             change.tiebreaker,
-            tuple(entries),
+            entries,
             token,
             Microseconds(low_watermark),
-            0 if keep_entries else len(chunks),
+            0 if entries else len(mutations),
         )
 
     def _data_change(self, change: Any) -> DataChange | None:
@@ -131,7 +137,7 @@ class Merging:
             head = _head(change, chunks)
         elif change.type_ != _CONTINUATION:
             raise BrokenStreamError("a change begins before another is done")
-        entries, keep_entries = self._entries, self._keep_entries
+        entries, keep_entries = self._entries, self.keeps_entries
         for chunk in chunks:
             if self._cell is not None or chunk.HasField("chunk_info"):
                 self._take_chunk(chunk)

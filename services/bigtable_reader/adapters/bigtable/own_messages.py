@@ -1,0 +1,48 @@
+"""Messages of our own that are the same on the wire as Bigtable's, with only the fields that are read."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message_factory import GetMessageClass
+
+BYTES: Final = FieldDescriptorProto.TYPE_BYTES
+STRING: Final = FieldDescriptorProto.TYPE_STRING
+INT32: Final = FieldDescriptorProto.TYPE_INT32
+INT64: Final = FieldDescriptorProto.TYPE_INT64
+BOOL: Final = FieldDescriptorProto.TYPE_BOOL
+
+
+class Field(NamedTuple):
+    """A field of a message; ``kind`` is one of the above, or the full name of a message."""
+
+    number: int
+    name: str
+    kind: "FieldDescriptorProto.Type.ValueType | str"
+    repeated: bool = False
+    default: str | None = None
+    oneof: bool = False
+    """Whether it is one of those of which at most one is there."""
+
+
+def message_class(package: str, messages: dict[str, Sequence[Field]], of: Sequence[Any] = ()) -> Any:
+    """Return the class of the last of some messages; ``of`` are descriptors of other messages that they have."""
+    file = FileDescriptorProto(name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto2")
+    file.dependency.extend({descriptor.file.name for descriptor in of})
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field in fields:
+            added = message.field.add(number=field.number, name=field.name, default_value=field.default)
+            added.label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
+            if isinstance(field.kind, str):
+                added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind}"
+            else:
+                added.type = field.kind
+            if field.oneof:
+                if not message.oneof_decl:
+                    message.oneof_decl.add(name="one")
+                added.oneof_index = 0
+    pool: Any = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName(f"{package}.{list(messages)[-1]}"))
