@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from shared.contracts.change_batch import Change
-from shared.contracts.timestamps import parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.packer import Message
 from shared.runtime.clock import Clock
 
@@ -74,11 +74,13 @@ class KeyRests:
             self._together.add(key)
         self._rest_alone(alone)
 
-    def came(self, keys: AbstractSet[str], last: Change) -> None:
-        """Note that changes of keys have come, the ``last`` of which is this; one that is not late waits for none."""
+    def came(self, changes: Sequence[tuple[str, Change]]) -> None:
+        """Note that changes have come, each of a key; what is not late waits for none that is."""
         self._has_come = True
-        if not self._together.isdisjoint(keys) and not self._rest_of_late(last):
-            self._rest_alone(self._together & keys)
+        if self._together:
+            # Canonical texts, without their Z, are in the order of the instants.
+            late = format_timestamp(Nanoseconds(self._clock.now() - int(_LATE * _SECOND)))[:-1]
+            self._rest_alone(self._together & {key for key, change in changes if change.commit_timestamp[:-1] > late})
 
     def hurry(self, seconds: float = 0.0) -> None:
         """Let those that rest together end in a moment, and none begin to do so for so many seconds."""

@@ -148,7 +148,7 @@ class BatchPublisher:
                 omitted = self._packer.old_values_omitted - omitted_before
                 break
         if changes:
-            self._rests.came(keys, changes[-1][1])
+            self._rests.came(changes)
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         if self._awake_at is None:

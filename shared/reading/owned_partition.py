@@ -4,6 +4,7 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -17,6 +18,8 @@ _LOAD_OVER: Final = 300.0
 """Seconds over which a load is averaged: what is busier for a moment only is not worth a handover."""
 _UNCONFIRMED: Final = 20_000
 """Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
+_HURRIED: Final = 1.0
+"""Seconds after which the publisher is hurried again where nothing was confirmed: less than a hurry lasts."""
 
 RecordedT = TypeVar("RecordedT")
 
@@ -86,11 +89,12 @@ class OwnedPartition(ABC, Generic[TimeT]):
 
     async def confirmed(self) -> None:
         """Wait until none of its records waits for Pub/Sub."""
-        if self.outstanding:
-            self.hurry()
         while self.outstanding:
+            self.hurry()
             self.moved.clear()
-            await self.moved.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HURRIED):
+                    await self.moved.wait()
 
     async def room(self, needs_more: Callable[[], bool] = lambda: False) -> None:
         """Wait while too many of its records wait for Pub/Sub, but not for what only further records can release."""

@@ -250,7 +250,7 @@ async def test_a_change_that_is_not_late_does_not_wait_for_those_that_are(ordere
         late = await world.publish("k", 2)
         began = asyncio.get_running_loop().time()
         alone = await world.publisher.publish(a_header(), [("other", fresh)])
-        with_late = await world.publisher.publish(a_header(), [("k", fresh)])
+        with_late = await world.publisher.publish(a_header(), [("k", fresh), ("new", a_change(3))])
         await asyncio.gather(alone, late, with_late)
         assert asyncio.get_running_loop().time() - began < 0.15
         again = await world.publisher.publish(a_header(), [("other", fresh)])

@@ -14,6 +14,7 @@ import pytest
 from shared.contracts.errors import TransientError
 from shared.reading.supervisor import Round
 from shared.runtime.stop import Stop
+from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.reading.owned import OPTIONS, Owned
 from tests.unit.reading.toy_source import ToyPartition, ToyProgress, ToyReader, ToyRow, ToyStream
 from tests.unit.reading.toy_topic import ToyPublisher, ToyTopic
@@ -140,7 +141,9 @@ def test_who_waits_until_a_partition_is_confirmed_says_so_to_the_publisher() -> 
         waiting = asyncio.create_task(owned.confirmed())
         await asyncio.sleep(0)
         assert hurried == 1
+        await asyncio.sleep(3)  # what is late may only come now
+        assert hurried > 2
         owned.confirm([place])
         await waiting
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
