@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,14 @@ def test_a_change_in_one_message_that_breaks_a_rule_is_no_whole_one(keep: Any) -
         message = Response.FromString(whole.SerializeToString())
         edit([message])
         require_the_same([message], keep)
+    of_a_later_version = Response.FromString(whole.SerializeToString())
+    of_a_later_version.data_change.chunks[1].ParseFromString(b"\x1a\x01x")  # a field of number 3, and no mutation
+    require_the_same([of_a_later_version], keep)
+    not_text = whole.SerializeToString().replace(
+        whole.data_change.token.encode(), b"\xff" * len(whole.data_change.token)
+    )
+    with pytest.raises(DecodeError):
+        records_of(Merging(keep=keep), [not_text])
 
 
 def test_a_change_that_is_not_done_is_no_record_though_it_has_a_token() -> None:

@@ -26,9 +26,11 @@ class Field(NamedTuple):
     """Whether it is one of those of which at most one is there."""
 
 
-def message_class(package: str, messages: dict[str, Sequence[Field]], of: Sequence[Any] = ()) -> Any:
+def message_class(
+    package: str, messages: dict[str, Sequence[Field]], *, syntax: str = "proto3", of: Sequence[Any] = ()
+) -> Any:
     """Return the class of the last of some messages; ``of`` are descriptors of other messages that they have."""
-    file = FileDescriptorProto(name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto2")
+    file = FileDescriptorProto(name=f"{package.replace('.', '/')}.proto", package=package, syntax=syntax)
     file.dependency.extend({descriptor.file.name for descriptor in of})
     for name, fields in messages.items():
         message = file.message_type.add(name=name)

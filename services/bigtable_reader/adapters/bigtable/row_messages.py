@@ -32,6 +32,7 @@ Answer: Final[Any] = message_class(
         ],
         "Answer": [Field(1, "chunks", "millrace.rows.Chunk", repeated=True), Field(2, "last_scanned_row_key", BYTES)],
     },
+    syntax="proto2",  # which has defaults
 )
 """A ReadRowsResponse, in whose chunks `family_name` and `qualifier` are the bytes of a message, or `NO_MESSAGE`."""
 

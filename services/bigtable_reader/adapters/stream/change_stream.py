@@ -23,6 +23,7 @@ from google.cloud.bigtable_v2.types import (
     ReadChangeStreamRequest,
     ReadChangeStreamResponse,
 )
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.stream.stream_messages import CHANGE_WITH_ENTRIES, CHANGE_WITHOUT_ENTRIES
@@ -178,8 +179,11 @@ def records_of(
     quickly = (CHANGE_WITH_ENTRIES if merging.keeps_entries else CHANGE_WITHOUT_ENTRIES).FromString
     try:
         for message in messages:
-            change = None if merging.under_way else whole(quickly(message).data_change)
-            record = merging.take(_response(message)) if change is None else change
+            change = None if merging.under_way else quickly(message).data_change
+            if change is None or UnknownFieldSet(change.chunks):  # of a later version
+                record: StreamRecord | None = merging.take(_response(message))
+            else:
+                record = whole(change) or merging.take(_response(message))
             if record is not None:
                 records.append(record)
                 if isinstance(record, CloseStream):

@@ -109,7 +109,7 @@ class Merging:
         low_watermark = low.seconds * 1_000_000 + low.nanos // 1_000
         if (
             not (change.done and kind and row_key and token and mutations)
-            or chunks.HasField("chunk_info")
+            or chunks.chunk_info  # empty, it says nothing
             or (kind == "USER") != bool(cluster)
             or not 0 < committed_at <= _LAST_MICROSECOND  # 0 is what is not said, too
             or not 0 < low_watermark <= _LAST_MICROSECOND
@@ -139,7 +139,7 @@ class Merging:
             raise BrokenStreamError("a change begins before another is done")
         entries, keep_entries = self._entries, self.keeps_entries
         for chunk in chunks:
-            if self._cell is not None or chunk.HasField("chunk_info"):
+            if self._cell is not None or chunk.chunk_info.chunked_value_size:
                 self._take_chunk(chunk)
                 continue
             if not keep_entries:
@@ -162,10 +162,7 @@ class Merging:
         """Take a chunk of a value, or what claims to be one. Of a later one only the value counts."""
         info = chunk.chunk_info
         if not info.chunked_value_size:
-            if self._cell is not None:
-                raise BrokenStreamError("a value ends before all its chunks have come")
-            self._entries.append(_entry(chunk.mutation, keep_values=self._keep_values))
-            return
+            raise BrokenStreamError("a value ends before all its chunks have come")
         if chunk.mutation.WhichOneof("mutation") != "set_cell":
             raise BrokenStreamError("a chunk that is no SetCell")
         cell = chunk.mutation.set_cell
