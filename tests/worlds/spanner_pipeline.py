@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from deploy.local.platform.processes import Processes
+from deploy.local.platform.processes import ProcessDiedError, Processes
 from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
@@ -86,7 +86,11 @@ class SpannerPipeline(Readers):
     def wait_for_all(self) -> None:
         """Wait until everything committed has arrived, with its own commit timestamp."""
         wanted = {(key, format_timestamp(time)) for key, time in self.committed}
-        self.wait(lambda: wanted <= set(self.received), "all changes", self.pull)
+        try:
+            self.wait(lambda: wanted <= set(self.received), "all changes", self.pull)
+        except ProcessDiedError as error:
+            missing = sorted(wanted - set(self.received))
+            raise AssertionError(f"{len(missing)} changes did not come, such as {missing[:5]}") from error
 
     def watermark(self) -> Nanoseconds:
         """Return the watermark of the partition that got furthest: the emulator writes to one at a time."""
