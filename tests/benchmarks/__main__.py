@@ -7,6 +7,8 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -61,7 +63,7 @@ def main() -> int:
                 ):
                     measured += measure(platform, sizes, console)
             if "dead-letters" in sizes.parts:  # of a store alone: no platform, no pipeline
-                measured += measure_dead_letters(sizes, _timed(console))
+                measured += _at(os.getloadavg()[0], measure_dead_letters(sizes, _timed(console)))
         except (MisconfiguredError, ProcessDiedError, StopRequestedError) as error:
             console.print(str(error), markup=False, soft_wrap=True)
             return 1
@@ -76,42 +78,51 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
     """Run the parts that are asked for."""
     measured: list[Measured] = []
     for part in sizes.parts:
-        platform.print_line(f"{part}: load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        match part:
-            case "start":
-                measured += measure_start(platform, sizes)
-            case "drain":
-                measured += measure_drain(platform, sizes)
-            case "cluster":
-                measured += measure_cluster(platform, sizes)
-            case "executors":
-                measured += measure_executors(platform, sizes)
-            case "java":
-                measured += measure_java(platform, sizes)
-            case "flatness":
-                measured += measure_flatness(platform, sizes)
-            case "backlog":
-                measured += measure_backlog(platform, sizes)
-            case "reader":
-                measured += measure_reader(platform, sizes)
-            case "keys":
-                measured += measure_keys(platform, sizes)
-            case "completion":
-                measured += measure_completion(platform, sizes)
-            case "snapshot":
-                measured += measure_snapshot(platform, sizes)
-                measured += measure_bigtable_snapshot(platform, sizes)
-            case "bigtable":
-                measured += measure_bigtable(platform, sizes)
-            case "dead-letters":
-                pass  # when the platform has ended
-            case "freshness" | "idle":
-                steady = [one for one in sizes.parts if one in ("freshness", "idle")]
-                if part == steady[0]:  # both on the same pipeline
-                    measured += measure_steady(platform, sizes, steady)
-            case _:
-                show_profiles(platform, sizes, console)
+        load = os.getloadavg()[0]
+        platform.print_line(f"{part}: load average {load:.1f} on {os.cpu_count()} cores")
+        measured += _at(load, _measure(part, platform, sizes, console))
     return measured
+
+
+def _at(load: float, measured: list[Measured]) -> list[Measured]:
+    today = datetime.now(UTC).date().isoformat()
+    return [replace(one, date=today, load=round(load, 1)) for one in measured]
+
+
+def _measure(part: str, platform: Platform, sizes: Sizes, console: Console) -> list[Measured]:
+    match part:
+        case "start":
+            return measure_start(platform, sizes)
+        case "drain":
+            return measure_drain(platform, sizes)
+        case "cluster":
+            return measure_cluster(platform, sizes)
+        case "executors":
+            return measure_executors(platform, sizes)
+        case "java":
+            return measure_java(platform, sizes)
+        case "flatness":
+            return measure_flatness(platform, sizes)
+        case "backlog":
+            return measure_backlog(platform, sizes)
+        case "reader":
+            return measure_reader(platform, sizes)
+        case "keys":
+            return measure_keys(platform, sizes)
+        case "completion":
+            return measure_completion(platform, sizes)
+        case "snapshot":
+            return [*measure_snapshot(platform, sizes), *measure_bigtable_snapshot(platform, sizes)]
+        case "bigtable":
+            return measure_bigtable(platform, sizes)
+        case "dead-letters":
+            return []  # when the platform has ended
+        case "freshness" | "idle":
+            steady = [one for one in sizes.parts if one in ("freshness", "idle")]
+            return measure_steady(platform, sizes, steady) if part == steady[0] else []  # both on the same pipeline
+        case _:
+            show_profiles(platform, sizes, console)
+            return []
 
 
 def _timed(console: Console) -> PrintLine:

@@ -5,7 +5,7 @@ ready and caught up, is stopped; every record is of a row of its own, so that no
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ ROWS_A_CALL: Final = 500
 _RATE: Final = 200
 _TARGET: Final = 6.0
 """Times the baseline."""
-_STOPPED: Final = {"LEASE_DURATION": "10m", "HEARTBEAT_INTERVAL": "2m"}
+STOPPED: Final = {"LEASE_DURATION": "10m", "HEARTBEAT_INTERVAL": "2m"}
 """What a reader is told that is stopped for a while: it may lose neither its lease nor its stream to a timeout."""
 
 
@@ -58,9 +58,9 @@ def measure_bigtable(platform: Platform, sizes: Sizes) -> list[Measured]:
             theirs: list[float] = []
             for number in range(1, sizes.runs + 1):
                 pipeline = pipeline_of(platform, instance, f"bigtable-{mode.name}-{number}", mode)
-                with running_bigtable_reader(platform, pipeline, **_STOPPED) as reader:
+                with running_bigtable_reader(platform, pipeline, **STOPPED) as reader:
                     start = Nanoseconds(time.time_ns())
-                    ours.append(_read_backlog(platform, instance, pipeline, reader, mode, sizes.records))
+                    ours.append(read_backlog(platform, instance, pipeline, reader, mode, sizes.records))
                 theirs.append(_baseline(platform, pipeline, mode, start, sizes.records))
                 platform.print_line(
                     f"  bigtable {mode.name} {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}"
@@ -123,14 +123,20 @@ def running_bigtable_reader(platform: Platform, pipeline: BigtablePipeline, **mo
         yield service
 
 
-def _read_backlog(
+def read_backlog(
     platform: Platform,
     instance: BigtableInstance,
     pipeline: BigtablePipeline,
     reader: Service,
     mode: Mode,
     records: int,
+    *,
+    before_it: Callable[[], None] = lambda: None,
 ) -> float:
+    """Write a backlog while the reader is stopped; return records per CPU second once it goes on.
+
+    ``before_it`` is called when the backlog is there and the reader still stopped.
+    """
     instance.apply(MutateRow(pipeline.table, b"the first", cells_of(0)))  # so that what is done once is done
     wait_until(platform, lambda: _published(reader) >= mode.changes, "the first change to be published")
     already = _published(reader)
@@ -139,6 +145,7 @@ def _read_backlog(
             numbers = range(first, min(records, first + ROWS_A_CALL))
             rows = [MutateRow(pipeline.table, row_key(each), cells_of(each)) for each in numbers]
             instance.apply(MutateRows(pipeline.table, rows))
+        before_it()
         before = cpu_times(reader.process)
     wanted = already + records * mode.changes
     wait_until(platform, lambda: _published(reader) >= wanted, "the backlog to be published", ASK_EVERY)
@@ -172,7 +179,7 @@ def _latencies(platform: Platform, instance: BigtableInstance, number: int, seco
     """
     pipeline = pipeline_of(platform, instance, f"bigtable-latency-{number}", MODES[0])
     writes = _RATE * seconds
-    with running_bigtable_reader(platform, pipeline, **_STOPPED) as reader:
+    with running_bigtable_reader(platform, pipeline, **STOPPED) as reader:
         instance.apply(MutateRow(pipeline.table, b"the first", cells_of(0)))
         wait_until(platform, lambda: _published(reader) >= 1, "the first change to be published")
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Where each microsecond goes: CPU and time by stage, of the consumer in a drain and of the reader in a backlog.
+"""Where each microsecond goes: CPU and time by stage, of the consumer in a drain and of both readers in a backlog.
 
 The services run as they are, with a sampler in each of their Python processes (`sampling/sitecustomize.py`); the JVM is
 taken apart by its threads. Sampling costs something itself, which is shown; rates are measured without it.
@@ -8,10 +8,14 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 
+from deploy.local.platform import emulators
+from tests.benchmarks import bigtable
+from tests.benchmarks.bigtable import MODES, Mode, instance_on, running_bigtable_reader
 from tests.benchmarks.cpu import jvm_threads
 from tests.benchmarks.drain import Backlogs, Drained, drain_to_accepted, pack_backlogs
 from tests.benchmarks.pipelines import SAMPLES, Platform, running_consumer
@@ -25,10 +29,13 @@ _WRITTEN = 1.5
 
 
 def show_profiles(platform: Platform, sizes: Sizes, console: Console) -> None:
-    """Print the profile of the consumer and of the reader."""
+    """Print the profiles of the consumer and of both readers."""
     backlogs = pack_backlogs(platform, sizes, ["uniform"])
     console.print(profile_table(f"consumer, {backlogs.uniform[-1].changes:,} changes", _consumer(platform, backlogs)))
     console.print(profile_table(f"reader, {sizes.records:,} changes", _reader(platform, sizes)))
+    for mode in MODES:
+        title = f"Bigtable reader, {mode.name}, {sizes.records:,} records"
+        console.print(profile_table(title, _bigtable_reader(platform, sizes, mode)))
 
 
 def _consumer(platform: Platform, backlogs: Backlogs) -> Stages:
@@ -67,6 +74,22 @@ def _reader(platform: Platform, sizes: Sizes) -> Stages:
                 before = _read(directory)
 
             read_backlog(platform, source, reader, sizes.records, remember)
+            time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
+            return _per_change(before, _read(directory), sizes.records)
+
+
+def _bigtable_reader(platform: Platform, sizes: Sizes, mode: Mode) -> Stages:
+    directory = _directory(platform, f"samples-bigtable-{mode.name}")
+    with emulators.bigtable_front(platform.processes) as front, closing(instance_on(front)) as instance:
+        pipeline = bigtable.pipeline_of(platform, instance, f"profile-{mode.name}", mode)
+        with running_bigtable_reader(platform, pipeline, **{SAMPLES: str(directory)}, **bigtable.STOPPED) as reader:
+            before: Mapping[str, tuple[float, float]] = {}
+
+            def remember() -> None:
+                nonlocal before
+                before = _read(directory)
+
+            bigtable.read_backlog(platform, instance, pipeline, reader, mode, sizes.records, before_it=remember)
             time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
             return _per_change(before, _read(directory), sizes.records)
 

@@ -41,6 +41,10 @@ class Measured:
     """The target, where less is better."""
     times_baseline: float | None = None
     """The least ratio to the baseline, where that is the target."""
+    date: str = ""
+    """The day on which it was measured."""
+    load: float | None = None
+    """The machine's load average when that part of the benchmark began."""
 
     def __post_init__(self) -> None:
         if not self.runs:
@@ -91,6 +95,8 @@ class Measured:
             found["target"] = self.at_least if self.at_least is not None else self.below
         if self.times_baseline is not None:
             found["target_ratio"] = self.times_baseline
+        if self.load is not None:
+            found |= {"date": self.date, "load": self.load}
         return found | ({"note": self.note} if self.note else {})
 
 

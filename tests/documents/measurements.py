@@ -15,8 +15,10 @@ _HEAD: Final = """# Measurements
 
 <!-- Made from docs/measurements/{file} by `make docs`; a test fails where they differ. -->
 
-The newest figures of `make bench`: {date}, {machine}. The emulators and stand-ins run on the same cores. *Runs* has
+The newest figures of `make bench`: {machine}. The emulators and stand-ins run on the same cores. *Runs* has
 the lowest and the highest; *Baseline* its median, and the median of the ratios of neighbours.
+*Load* is the load average when that part of the benchmark began, which what was measured just before it raises; figures
+of before 2026-11-29 have none.
 [What each figure is](../../tests/benchmarks/README.md), {raw}, and why the targets that are missed are missed:
 [decision 0062](../decisions/0062-what-limits-the-speed.md).
 
@@ -26,8 +28,8 @@ the lowest and the highest; *Baseline* its median, and the median of the ratios 
 
 ![CPU for each change, by the size of the backlog and the number of tables](../images/speed-flat.svg)
 
-| Figure | Median | Runs | Baseline | Target |
-|---|---|---|---|---|
+| Figure | Median | Runs | Baseline | Target | Day, load |
+|---|---|---|---|---|---|
 """
 
 
@@ -40,7 +42,7 @@ def text() -> str:
     """Return the page."""
     file, measured = newest(), _read()
     raw = f"[the raw figures](../measurements/{file.name})"
-    head = _HEAD.format(file=file.name, date=measured["date"], machine=measured["machine"], raw=raw)
+    head = _HEAD.format(file=file.name, machine=measured["machine"], raw=raw)
     notes = [f"`{one['name']}`: {one['note']}" for one in measured["figures"] if one.get("note")]
     lines = "".join(map(_line, measured["figures"]))
     return head + lines + "\nNotes:\n\n" + "".join(f"- {note}\n" for note in notes)
@@ -57,7 +59,10 @@ def _line(one: Mapping[str, Any]) -> str:
     baseline = f"{shown(one['baseline'])}: {shown(one['ratio'])} x" if "ratio" in one else ""
     target = shown(one["target"]) if "target" in one else ""
     target = f"{one['target_ratio']:g} x" if "target_ratio" in one else target
-    return f"| `{one['name']}` | {shown(one['value'])} {one['unit']} | {spread} | {baseline} | {target} |\n"
+    measured = f"{one['date']}, {one['load']:g}"
+    return (
+        f"| `{one['name']}` | {shown(one['value'])} {one['unit']} | {spread} | {baseline} | {target} | {measured} |\n"
+    )
 
 
 Bar = tuple[str, float, bool]

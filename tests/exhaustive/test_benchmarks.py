@@ -57,15 +57,13 @@ PROMISED = {
 
 FLAT = 1.3
 """How many times the memory of a tenth of a backlog all of it may take."""
-SIZED = 2_800
-"""MB that docs/how-to/size.md gives the consumer at its defaults: with more, a container of that size is killed."""
 
 
 @pytest.mark.timeout(1200)
 def test_ten_million_small_changes_take_the_memory_of_one_million_and_none_comes_again(tmp_path: Path) -> None:
     figures = measured(tmp_path / "bench.json", {"BENCH_ONLY": "backlog"})[1]
     assert figures["backlog.memory"]["value"] < FLAT * figures["backlog.memory"]["baseline"]
-    assert figures["backlog.memory"]["value"] < SIZED
+    assert figures["backlog.memory"]["value"] < figures["backlog.memory"]["target"] == 1_500
     assert figures["backlog.messages_again"]["value"] == 0
 
 

@@ -25,8 +25,8 @@ def pipeline(new_processes: Processes) -> Iterator[SpannerPipeline]:
     """Return a pipeline on emulators of its own."""
     flags = {
         "override_change_stream_partition_token_alive_seconds": "2",
-        # The emulator looks for what is before an instant, and then for what is a microsecond behind it: a commit at that
-        # instant is in no stream (its source, frontend/handlers/change_streams.cc). So it looks less often.
+        # The emulator looks for what is before an instant, and then for what is a microsecond behind it: a commit at
+        # that instant is in no stream (its source: frontend/handlers/change_streams.cc). So it looks less often.
         "change_streams_partition_query_chop_interval": "1s",
     }
     with (
