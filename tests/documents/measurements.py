@@ -59,10 +59,9 @@ def _line(one: Mapping[str, Any]) -> str:
     baseline = f"{shown(one['baseline'])}: {shown(one['ratio'])} x" if "ratio" in one else ""
     target = shown(one["target"]) if "target" in one else ""
     target = f"{one['target_ratio']:g} x" if "target_ratio" in one else target
-    measured = f"{one['date']}, {one['load']:g}"
-    return (
-        f"| `{one['name']}` | {shown(one['value'])} {one['unit']} | {spread} | {baseline} | {target} | {measured} |\n"
-    )
+    value = f"{shown(one['value'])} {one['unit']}"
+    measured = f"{one['date']}, {one['load']:g}" if "load" in one else one["date"]
+    return f"| `{one['name']}` | {value} | {spread} | {baseline} | {target} | {measured} |\n"
 
 
 Bar = tuple[str, float, bool]
