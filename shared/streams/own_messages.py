@@ -1,6 +1,6 @@
-"""Messages of our own that are the same on the wire as Bigtable's, with only the fields that are read."""
+"""Messages of our own that are the same on the wire as those of a service, with only the fields that are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pool
@@ -11,6 +11,7 @@ BYTES: Final = FieldDescriptorProto.TYPE_BYTES
 STRING: Final = FieldDescriptorProto.TYPE_STRING
 INT32: Final = FieldDescriptorProto.TYPE_INT32
 INT64: Final = FieldDescriptorProto.TYPE_INT64
+DOUBLE: Final = FieldDescriptorProto.TYPE_DOUBLE
 BOOL: Final = FieldDescriptorProto.TYPE_BOOL
 
 
@@ -26,10 +27,10 @@ class Field(NamedTuple):
     """Whether it is one of those of which at most one is there."""
 
 
-def message_class(
-    package: str, messages: dict[str, Sequence[Field]], *, syntax: str = "proto3", of: Sequence[Any] = ()
-) -> Any:
-    """Return the class of the last of some messages; ``of`` are descriptors of other messages that they have."""
+def message_classes(
+    package: str, messages: Mapping[str, Sequence[Field]], *, syntax: str = "proto3", of: Sequence[Any] = ()
+) -> Mapping[str, Any]:
+    """Return the classes of some messages by their names; ``of`` are descriptors of other messages that they have."""
     file = FileDescriptorProto(name=f"{package.replace('.', '/')}.proto", package=package, syntax=syntax)
     file.dependency.extend({descriptor.file.name for descriptor in of})
     for name, fields in messages.items():
@@ -43,8 +44,8 @@ def message_class(
                 added.type = field.kind
             if field.oneof:
                 if not message.oneof_decl:
-                    message.oneof_decl.add(name="one")
+                    message.oneof_decl.add(name="kind")
                 added.oneof_index = 0
     pool: Any = descriptor_pool.Default()
     pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName(f"{package}.{list(messages)[-1]}"))
+    return {name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}

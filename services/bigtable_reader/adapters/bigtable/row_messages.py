@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 
-from services.bigtable_reader.adapters.bigtable.own_messages import BOOL, BYTES, INT32, INT64, Field, message_class
+from shared.streams.own_messages import BOOL, BYTES, INT32, INT64, Field, message_classes
 
 NO_MESSAGE: Final = b"\0"
 """In the place of a family's or a column's name where there is none: no message has these bytes."""
 _ESCAPED: Final = r"\000"
 
-Answer: Final[Any] = message_class(
+Answer: Final[Any] = message_classes(
     "millrace.rows",
     {
         "Chunk": [
@@ -33,7 +33,7 @@ Answer: Final[Any] = message_class(
         "Answer": [Field(1, "chunks", "millrace.rows.Chunk", repeated=True), Field(2, "last_scanned_row_key", BYTES)],
     },
     syntax="proto2",  # which has defaults
-)
+)["Answer"]
 """A ReadRowsResponse, in whose chunks `family_name` and `qualifier` are the bytes of a message, or `NO_MESSAGE`."""
 
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 from google.cloud.bigtable_v2.types import Mutation
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.bigtable_reader.adapters.bigtable.own_messages import BOOL, BYTES, INT32, STRING, Field, message_class
+from shared.streams.own_messages import BOOL, BYTES, INT32, STRING, Field, message_classes
 
 
 def _message(name: str, entries: Any) -> Any:
     package = f"millrace.{name}"
-    return message_class(
+    return message_classes(
         package,
         {
             "Chunks": [Field(1, "chunk_info", BYTES), Field(2, "mutations", entries, repeated=True)],
@@ -35,7 +35,7 @@ def _message(name: str, entries: Any) -> Any:
             "Message": [Field(1, "data_change", f"{package}.Change")],
         },
         of=[Mutation.pb().DESCRIPTOR, Timestamp.DESCRIPTOR],
-    )
+    )["Message"]
 
 
 CHANGE_WITH_ENTRIES: Final[Any] = _message("changes", Mutation.pb().DESCRIPTOR.full_name)

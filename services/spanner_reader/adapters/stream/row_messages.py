@@ -10,52 +10,39 @@ Source of the fields and their numbers: google/spanner/v1/result_set.proto, goog
 
 from typing import Any, Final
 
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
+from shared.streams.own_messages import BOOL, BYTES, DOUBLE, STRING, Field, message_classes
 
 _PACKAGE: Final = "millrace.change_stream"
 
 
-def _classes() -> dict[str, Any]:
-    file = FileDescriptorProto(name="millrace/change_stream.proto", package=_PACKAGE, syntax="proto3")
-
-    def message(name: str) -> Any:
-        return file.message_type.add(name=name)
-
-    def field(of: Any, name: str, number: int, kind: int, *, repeated: bool = False, one_of: bool = False) -> Any:
-        added = of.field.add(name=name, number=number, type=kind)
-        added.label = FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL
-        if one_of:
-            added.oneof_index = 0
-        return added
-
-    result = message("Result")
-    field(result, "metadata", 1, FieldDescriptorProto.TYPE_BYTES)
-    field(result, "values", 2, FieldDescriptorProto.TYPE_BYTES, repeated=True)
-    field(result, "chunked_value", 3, FieldDescriptorProto.TYPE_BOOL)
-
-    scalar = message("Scalar")
-    scalar.oneof_decl.add(name="kind")
-    field(scalar, "number_value", 2, FieldDescriptorProto.TYPE_DOUBLE, one_of=True)
-    field(scalar, "string_value", 3, FieldDescriptorProto.TYPE_STRING, one_of=True)
-    field(scalar, "bool_value", 4, FieldDescriptorProto.TYPE_BOOL, one_of=True)
-    field(scalar, "list_value", 6, FieldDescriptorProto.TYPE_BYTES, one_of=True)
-
-    below = "Scalar"
-    for values, value in (("Scalars", "Struct"), ("Structs", "Array"), ("Arrays", "Record"), ("Records", "Row")):
-        several = field(message(values), "values", 1, FieldDescriptorProto.TYPE_MESSAGE, repeated=True)
-        several.type_name = f".{_PACKAGE}.{below}"
-        one = field(message(value), "list_value", 6, FieldDescriptorProto.TYPE_MESSAGE)
-        one.type_name = f".{_PACKAGE}.{values}"
-        below = value
-    pool = DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    names = ("Result", "Scalar", "Scalars", "Structs", "Row")
-    return {name: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in names}
+def _level(below: str, values: str, value: str) -> dict[str, list[Field]]:
+    """Return a list of what is below it, and a value that is such a list."""
+    return {
+        values: [Field(1, "values", f"{_PACKAGE}.{below}", repeated=True)],
+        value: [Field(6, "list_value", f"{_PACKAGE}.{values}")],
+    }
 
 
-_classes_by_name: Final = _classes()
+_classes_by_name: Final = message_classes(
+    _PACKAGE,
+    {
+        "Result": [
+            Field(1, "metadata", BYTES),
+            Field(2, "values", BYTES, repeated=True),
+            Field(3, "chunked_value", BOOL),
+        ],
+        "Scalar": [
+            Field(2, "number_value", DOUBLE, oneof=True),
+            Field(3, "string_value", STRING, oneof=True),
+            Field(4, "bool_value", BOOL, oneof=True),
+            Field(6, "list_value", BYTES, oneof=True),
+        ],
+        **_level("Scalar", "Scalars", "Struct"),
+        **_level("Struct", "Structs", "Array"),
+        **_level("Array", "Arrays", "Record"),
+        **_level("Record", "Records", "Row"),
+    },
+)
 
 Result: Final[Any] = _classes_by_name["Result"]
 """A PartialResultSet, whose metadata and values are bytes."""
