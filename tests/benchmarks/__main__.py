@@ -7,9 +7,11 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
@@ -39,7 +41,22 @@ from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.snapshot import measure_snapshot
 from tests.benchmarks.start import measure_start
 
-_WIDE = 160
+_WIDE: Final = 160
+_PARTS: Final[Mapping[str, Sequence[Callable[[Platform, Sizes], list[Measured]]]]] = {
+    "start": [measure_start],
+    "drain": [measure_drain],
+    "cluster": [measure_cluster],
+    "executors": [measure_executors],
+    "java": [measure_java],
+    "flatness": [measure_flatness],
+    "backlog": [measure_backlog],
+    "reader": [measure_reader],
+    "keys": [measure_keys],
+    "completion": [measure_completion],
+    "snapshot": [measure_snapshot, measure_bigtable_snapshot],
+    "bigtable": [measure_bigtable],
+}
+"""What measures each part that needs the platform and nothing else."""
 
 
 def main() -> int:
@@ -91,38 +108,16 @@ def _at(load: float, measured: list[Measured]) -> list[Measured]:
 
 def _measure(part: str, platform: Platform, sizes: Sizes, console: Console) -> list[Measured]:
     match part:
-        case "start":
-            return measure_start(platform, sizes)
-        case "drain":
-            return measure_drain(platform, sizes)
-        case "cluster":
-            return measure_cluster(platform, sizes)
-        case "executors":
-            return measure_executors(platform, sizes)
-        case "java":
-            return measure_java(platform, sizes)
-        case "flatness":
-            return measure_flatness(platform, sizes)
-        case "backlog":
-            return measure_backlog(platform, sizes)
-        case "reader":
-            return measure_reader(platform, sizes)
-        case "keys":
-            return measure_keys(platform, sizes)
-        case "completion":
-            return measure_completion(platform, sizes)
-        case "snapshot":
-            return [*measure_snapshot(platform, sizes), *measure_bigtable_snapshot(platform, sizes)]
-        case "bigtable":
-            return measure_bigtable(platform, sizes)
         case "dead-letters":
             return []  # when the platform has ended
         case "freshness" | "idle":
             steady = [one for one in sizes.parts if one in ("freshness", "idle")]
             return measure_steady(platform, sizes, steady) if part == steady[0] else []  # both on the same pipeline
-        case _:
+        case "profile":
             show_profiles(platform, sizes, console)
             return []
+        case _:
+            return [measured for measure_some in _PARTS[part] for measured in measure_some(platform, sizes)]
 
 
 def _timed(console: Console) -> PrintLine:

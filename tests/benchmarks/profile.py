@@ -7,8 +7,9 @@ taken apart by its threads. Sampling costs something itself, which is shown; rat
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -45,12 +46,12 @@ def _consumer(platform: Platform, backlogs: Backlogs) -> Stages:
         drain_to_accepted(platform, pipeline, consumer, backlogs.warm_up, Drained())
         for backlog in backlogs.uniform[:-1]:
             drain_to_accepted(platform, pipeline, consumer, backlog, Drained())
-        time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
+        time.sleep(_WRITTEN)
         before, jvm = _read(directory), jvm_threads(consumer.process)
         last = backlogs.uniform[-1]
         drain_to_accepted(platform, pipeline, consumer, last, Drained())
         after_jvm = jvm_threads(consumer.process)
-        time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
+        time.sleep(_WRITTEN)
         stages = _per_change(before, _read(directory), last.changes)
     return {
         **stages,
@@ -67,15 +68,7 @@ def _reader(platform: Platform, sizes: Sizes) -> Stages:
         pipeline = pipeline_of(platform, "profile-reader", source)
         samples = {SAMPLES: str(directory), **STOPPED}
         with running_reader(platform, pipeline, source.database.now(), "reader-profile", **samples) as reader:
-            before: Mapping[str, tuple[float, float]] = {}
-
-            def remember() -> None:
-                nonlocal before
-                before = _read(directory)
-
-            read_backlog(platform, source, reader, sizes.records, remember)
-            time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
-            return _per_change(before, _read(directory), sizes.records)
+            return _of_backlog(directory, sizes, partial(read_backlog, platform, source, reader, sizes.records))
 
 
 def _bigtable_reader(platform: Platform, sizes: Sizes, mode: Mode) -> Stages:
@@ -83,15 +76,21 @@ def _bigtable_reader(platform: Platform, sizes: Sizes, mode: Mode) -> Stages:
     with emulators.bigtable_front(platform.processes) as front, closing(instance_on(front)) as instance:
         pipeline = bigtable.pipeline_of(platform, instance, f"profile-{mode.name}", mode)
         with running_bigtable_reader(platform, pipeline, **{SAMPLES: str(directory)}, **bigtable.STOPPED) as reader:
-            before: Mapping[str, tuple[float, float]] = {}
+            read = partial(bigtable.read_backlog, platform, instance, pipeline, reader, mode, sizes.records)
+            return _of_backlog(directory, sizes, read)
 
-            def remember() -> None:
-                nonlocal before
-                before = _read(directory)
 
-            bigtable.read_backlog(platform, instance, pipeline, reader, mode, sizes.records, before_it=remember)
-            time.sleep(_WRITTEN)  # the sampler writes once a second, and tells nobody
-            return _per_change(before, _read(directory), sizes.records)
+def _of_backlog(directory: Path, sizes: Sizes, read: Callable[..., float]) -> Stages:
+    """Return what the reading of a backlog took; ``read`` calls ``before_it`` when it begins."""
+    before: Stages = {}
+
+    def remember() -> None:
+        nonlocal before
+        before = _read(directory)
+
+    read(before_it=remember)
+    time.sleep(_WRITTEN)
+    return _per_change(before, _read(directory), sizes.records)
 
 
 def _directory(platform: Platform, name: str) -> Path:

@@ -85,7 +85,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
     ended, figures = measured(tmp_path / "bench.json", tiny)
     assert figures.keys() >= PROMISED
     for one in figures.values():
-        assert one.keys() >= {"name", "value", "unit", "runs"}
+        assert one.keys() >= {"name", "value", "unit", "runs", "date", "load"}
         assert len(one["runs"]) == 1
         assert one["value"] == one["runs"][0]
         assert one["value"] >= 0
@@ -101,7 +101,14 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
     assert figures["amplification.zipf"]["value"] <= figures["amplification.uniform"]["value"] <= 1
     assert "every value as it should be" in ended
     # The profiles. So few changes are through most stages between two looks, but not through what waits for them.
-    for part in ("consumer, 2,000 changes", "JVM: tasks", "PySpark worker", "append: answers", "reader, 100 changes"):
+    for part in (
+        "consumer, 2,000 changes",
+        "JVM: tasks",
+        "PySpark worker",
+        "append: answers",
+        "reader, 100 changes",
+        "row, 100 records",
+    ):
         assert part in ended
 
 

@@ -179,11 +179,13 @@ def records_of(
     quickly = (CHANGE_WITH_ENTRIES if merging.keeps_entries else CHANGE_WITHOUT_ENTRIES).FromString
     try:
         for message in messages:
-            change = None if merging.under_way else quickly(message).data_change
-            if change is None or UnknownFieldSet(change.chunks):  # of a later version
-                record: StreamRecord | None = merging.take(_response(message))
-            else:
-                record = whole(change) or merging.take(_response(message))
+            record: StreamRecord | None = None
+            if not merging.under_way:
+                change = quickly(message).data_change
+                # A field that this version does not know may be an entry.
+                record = None if UnknownFieldSet(change.chunks) else whole(change)
+            if record is None:
+                record = merging.take(_response(message))
             if record is not None:
                 records.append(record)
                 if isinstance(record, CloseStream):
