@@ -46,13 +46,11 @@ def _consumer(platform: Platform, backlogs: Backlogs) -> Stages:
         drain_to_accepted(platform, pipeline, consumer, backlogs.warm_up, Drained())
         for backlog in backlogs.uniform[:-1]:
             drain_to_accepted(platform, pipeline, consumer, backlog, Drained())
-        time.sleep(_WRITTEN)
-        before, jvm = _read(directory), jvm_threads(consumer.process)
+        before, jvm = _sums(directory), jvm_threads(consumer.process)
         last = backlogs.uniform[-1]
         drain_to_accepted(platform, pipeline, consumer, last, Drained())
         after_jvm = jvm_threads(consumer.process)
-        time.sleep(_WRITTEN)
-        stages = _per_change(before, _read(directory), last.changes)
+        stages = _per_change(before, _sums(directory), last.changes)
     return {
         **stages,
         **{
@@ -89,14 +87,18 @@ def _of_backlog(directory: Path, sizes: Sizes, read: Callable[..., float]) -> St
         before = _read(directory)
 
     read(before_it=remember)
-    time.sleep(_WRITTEN)
-    return _per_change(before, _read(directory), sizes.records)
+    return _per_change(before, _sums(directory), sizes.records)
 
 
 def _directory(platform: Platform, name: str) -> Path:
     directory = platform.processes.directory / name
     directory.mkdir()
     return directory
+
+
+def _sums(directory: Path) -> Stages:
+    time.sleep(_WRITTEN)  # nothing shows that each process has written what it did until now
+    return _read(directory)
 
 
 def _read(directory: Path) -> Stages:
