@@ -5,7 +5,7 @@
 | two tasks with a shuffle | the whole service as it is deployed, from start to finish; its Java hangs, and goes on |
 | two executors | what messages hold travels in rows; one of them is killed |
 | a worker is killed | Spark's daemon forks workers, and the driver counts what a killed one held |
-| its checkpoint is damaged | Spark says so, in words of its own |
+| its checkpoint is damaged | Spark says so in words of its own, and so it does where a process is late |
 | Java is killed | the driver's connection to it breaks |
 | stopped while Spark starts | no process of Spark's may be left |
 
@@ -15,9 +15,11 @@ in `test_pubsub_source.py`. A consumer that only applies what is left runs witho
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -184,7 +186,7 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
 
 
 def test_a_damaged_checkpoint_or_a_spark_that_dies_ends_it_with_an_error_and_another_start_goes_on(
-    world: World,
+    world: World, tmp_path: Path
 ) -> None:
     checkpoint = world.processes.directory / "first-checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
@@ -197,7 +199,10 @@ def test_a_damaged_checkpoint_or_a_spark_that_dies_ends_it_with_an_error_and_ano
     assert "Incomplete log file" in event["error"]
     assert (checkpoint / "damaged" / "offsets" / "0").exists()
 
-    consumer = world.start("first", module=ON_SPARK)
+    consumer = world.start("first", module=ON_SPARK, PYSPARK_PYTHON=_late_python(tmp_path))
+    world.publish(a_message(a_change(1)))
+    world.wait_for_rows({1: "name 1"})
+    assert "connect back" in next(event["error"] for event in events(consumer.process, "call_retried"))
     consumer.process.expected_to_end = True
     children = psutil.Process(consumer.process.pid).children(recursive=True)
     (java,) = [one for one in children if "pyspark-shell" in command_line(one)]
@@ -206,9 +211,9 @@ def test_a_damaged_checkpoint_or_a_spark_that_dies_ends_it_with_an_error_and_ano
     assert consumer.process.wait(TIMEOUT) == 1, consumer.process.obituary()
     (event,) = events(consumer.process, "service_failed")
     assert "Spark's Java process has ended" in event["error"]
-    world.publish(a_message(a_change(1)))
+    world.publish(a_message(a_change(2)))
     world.start("first")
-    world.wait_for_rows({1: "name 1"})
+    world.wait_for_rows({1: "name 1", 2: "name 1"})
 
 
 def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(world: World) -> None:
@@ -223,6 +228,18 @@ def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(
     assert ends(consumer) == 0, consumer.process.obituary()
     _gone, alive = psutil.wait_procs(started, timeout=STOP_WITHIN.total_seconds())
     assert alive == []
+
+
+def _late_python(directory: Path) -> str:
+    """Return a Python of which one process begins too late for Spark."""
+    python, late = directory / "python", directory / "late"
+    late.mkdir()
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *source_runner) rmdir "{late}" 2>/dev/null && sleep 12 ;; esac\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o755)
+    return str(python)
 
 
 def _python_modules(consumer: Service) -> set[str]:

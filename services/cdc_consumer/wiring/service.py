@@ -31,8 +31,10 @@ from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
 from services.cdc_consumer.adapters.spark.partitioning import numbers_for
 from services.cdc_consumer.adapters.spark.spark_session import (
+    PYTHON_LATE,
     CheckpointDamagedError,
     Java,
+    PythonLateError,
     QueryFailedError,
     SubmittedSpark,
     check_java,
@@ -94,6 +96,8 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop 
 _POLL: Final = timedelta(milliseconds=200)
 _DRAINED: Final = "drained"
 _EXECUTORS_WITHIN: Final = timedelta(minutes=5)
+_BEGINS_WITHIN: Final = timedelta(minutes=2)
+"""How long a query is started again that waits for a Python process in vain; a restart of the service is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,7 @@ def run_query(
     health: Health,
     stop: Stop,
 ) -> None:
-    """Start the query and watch it until it is asked to stop or fails."""
+    """Start the query, again where a Python process of it is late, and watch it until it is asked to stop or fails."""
     log = structlog.get_logger()
     if settings.one_machine:
         check_slots(session.sparkContext.defaultParallelism, settings)
@@ -249,12 +253,6 @@ def run_query(
         return
     host, bind = ("127.0.0.1",) * 2 if settings.spark_master.startswith("local") else driver_host(session)
     driver = reports.listen(host, bind, settings.tasks_port)
-    try:
-        query = start_query(session, settings, tables, ack_deadline, exchange, driver)
-    except (PySparkException, Py4JJavaError) as error:
-        raise query_error(settings.checkpoint_location, error) from None
-    log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
-    health.ready = True
 
     def stop_tasks() -> None:
         if stop.requested:  # what tasks end with then is no error of Spark's: a line of ours says it
@@ -265,7 +263,15 @@ def run_query(
         if not stop.requested:  # the query has failed, and with the session Spark ends tasks that release messages yet
             reports.take_last_words()
 
-    watch(query, health, stop, stop_tasks, exchange / _DRAINED, may_end=settings.trigger == "available-now")
+    for attempt in retrying(stop, _BEGINS_WITHIN):
+        with attempt:
+            try:
+                query = start_query(session, settings, tables, ack_deadline, exchange, driver)
+            except (PySparkException, Py4JJavaError) as error:
+                raise query_error(settings.checkpoint_location, error) from None
+            log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
+            health.ready = True
+            watch(query, health, stop, stop_tasks, exchange / _DRAINED, may_end=settings.trigger == "available-now")
 
 
 def check_slots(slots: int, settings: Settings) -> None:
@@ -379,7 +385,7 @@ def start_query(
     drain = settings.trigger == "available-now"
     data_directory = None
     if settings.one_machine:  # what messages hold goes past Spark
-        (exchange / "data").mkdir()
+        (exchange / "data").mkdir(exist_ok=True)
         data_directory = str(exchange / "data")
     source = SourceOptions(
         subscription=subscription,
@@ -429,6 +435,8 @@ def watch(
 ) -> None:
     """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails.
 
+    PythonLateError: it has committed no micro-batch and can be started again; no task has been told to stop.
+
     ``may_end``: it ends by itself once the subscription is drained, or is ended once there is the file ``drained``.
     """
     starts = True
@@ -444,7 +452,9 @@ def watch(
         structlog.get_logger().info("stop_requested")
         stop_tasks()
         _wait_until_idle(query)
-    elif query.exception() is not None:
+    elif (failure := query.exception()) is not None:
+        if starts and PYTHON_LATE in str(failure):
+            raise PythonLateError(PYTHON_LATE)
         stop_tasks()  # those that wait for a service, until Spark ends them, release what they hold
     _raise_what_ended(query, may_end=may_end)
     query.stop()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.spark.spark_session import QueryFailedError
+from services.cdc_consumer.adapters.spark.spark_session import PythonLateError, QueryFailedError
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.service import wait_for_slots, watch
 from shared.contracts.errors import MisconfiguredError
@@ -73,6 +73,24 @@ def test_when_a_query_has_failed_its_other_tasks_hear_of_it(tmp_path: Path) -> N
         watch(query, stop.health, stop, lambda: calls.append("stop"), tmp_path / "drained", may_end=False)
 
     assert calls == ["stop"]
+
+
+LATE = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache.spark.api.python..."
+
+
+@pytest.mark.parametrize(
+    ("progress", "raises", "told"), [(None, PythonLateError, []), ({"batchId": 0}, QueryFailedError, ["stop"])]
+)
+def test_a_query_whose_python_process_is_late_can_start_again_unless_it_was_at_work(
+    progress: object, raises: type[Exception], told: list[str], tmp_path: Path
+) -> None:
+    query: Any = Query(2, available=True, failure=RuntimeError(LATE))
+    query.lastProgress = progress
+    stop, calls = Passing(), []
+    with pytest.raises(raises, match="Python worker failed to connect back"):
+        watch(query, stop.health, stop, lambda: calls.append("stop"), tmp_path / "drained", may_end=False)
+
+    assert calls == told
 
 
 def test_a_query_that_does_not_end_by_itself_is_ended_once_the_subscription_is_drained(tmp_path: Path) -> None:

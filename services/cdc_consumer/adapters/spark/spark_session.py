@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 from services.cdc_consumer.adapters.process_directory import process_directory
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.logs import logs_are_text, text_of
 from shared.runtime.stop import Stop
 
@@ -125,6 +125,16 @@ _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", r
 
 class QueryFailedError(Exception):
     """The streaming query ended by itself."""
+
+
+PYTHON_LATE: Final = "Python worker failed to connect back"
+"""What Spark says then. Source: PythonWorkerFactory.scala, createSimpleWorker."""
+
+
+class PythonLateError(TransientError):
+    """A query did not begin: Spark waits ten seconds for the process of its source, which no setting changes."""
+
+    fix = "the machine is too busy to start a Python process in ten seconds: run less on it, or give it more CPU"
 
 
 class CheckpointDamagedError(MisconfiguredError):
