@@ -29,6 +29,9 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 
+TRAIL_SHOWN: Final = 200
+"""Lines of a trail that are read besides its first: a message that another program repeats may have a million."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -112,7 +115,7 @@ class DeadLetterStore(Protocol):
         """Return what there is, in numbers."""
 
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a dead letter, first things first."""
+        """Return what was done to a dead letter, first things first: its arrival and the newest `TRAIL_SHOWN`."""
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write into the trail what changed nothing: values were shown, a dead letter was exported."""
@@ -165,7 +168,7 @@ class DeadLetterStore(Protocol):
     ) -> StoredDeadLetter:
         """Keep an edited copy, linked to its original, which it supersedes; the copy is open and has not failed yet.
 
-        ValueError where the original has a copy already, is not there, or is claimed by a replay just now.
+        ValueError where the original has a copy already, is not there, is not open by now, or is claimed by a replay.
         """
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:

@@ -23,7 +23,7 @@ REPLAY_FORCED: Final = "replay_forced"
 _TEXTS: Final = ("detail", "failed_in", "ordering_key", "table", "key", "sequence", "commit_timestamp")
 _ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
 _ATTRIBUTES: Final = 100  # Pub/Sub: attributes on a message
-_TAKEN_OFF: Final = (REPLAY_OF, REPLAY_FORCED, "CloudPubSubDeadLetterSource")
+_TAKEN_OFF: Final = (REPLAY_OF, REPLAY_FORCED, "CloudPubSubDeadLetterSource", PUBSUBS_OWN)
 _MADE_ON_THE_WAY: Final = (*_TAKEN_OFF, "traceparent")
 """Attributes (by how their names begin) that differ from one delivery of the same message to the next.
 
@@ -120,7 +120,7 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
 def replayed_attributes(dead_letter: DeadLetter, *, forced: bool) -> dict[str, str]:
     """Return the attributes of the message that replays a dead letter: those that it came with, and whose replay it is.
 
-    Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. ValueError where a foreign message has
+    Marks of an earlier replay, and what Pub/Sub itself has added, are taken off. ValueError where a foreign message has
     so many attributes that there is no room for ours: it would lose some of its own.
     """
     added = {REPLAY_OF: dead_letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})

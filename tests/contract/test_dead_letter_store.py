@@ -9,7 +9,7 @@ from services.dead_letter.adapters.store import store_queries
 from services.dead_letter.core.dead_letters import COLLECTOR, Action, DeadLetterId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import DeadLetterStore, Kept
+from services.dead_letter.ports import TRAIL_SHOWN, DeadLetterStore, Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -241,6 +241,32 @@ def test_what_was_edited_may_be_edited_again_once_its_copy_is_forgotten(store: D
     assert store.forget(before=later(1000), limit=9) == 1
     assert the(original, store).edited_as is None
     store.add_edit(original, a_dead_letter(3), diff="", why="x", who="ann", now=later(1001))
+
+
+@pytest.mark.parametrize("state", [State.REPLAYED, State.DISCARDED, State.SUPERSEDED])
+def test_what_was_decided_while_it_was_edited_stands(store: DeadLetterStore, state: State) -> None:
+    original = one_in(state, store)
+    trail = store.trail(original)
+    with pytest.raises(ValueError, match=f"is {state.value} by now: restore it first"):
+        store.add_edit(original, a_dead_letter(2), diff="", why="x", who="ann", now=later(9))
+    assert the(original, store).state is state
+    assert store.trail(original) == trail
+    assert store.count(Selection()) == 1
+
+
+def test_of_a_dead_letter_that_comes_again_and_again_the_arrival_and_the_newest_failures_are_shown(
+    store: DeadLetterStore,
+) -> None:
+    again = TRAIL_SHOWN + 300
+    for first in range(0, again, 100):
+        arrivals = [an_arrival(a_dead_letter(), message_id=f"m{first + number}") for number in range(100)]
+        assert store.keep(arrivals, later(first)).seen == 0
+        assert store.keep(arrivals[::7], later(first)) == Kept(new=0, again=0, seen=15)
+    dead_letter = identity(a_dead_letter())
+    assert the(dead_letter, store).attempts == again
+    first_line, *newest = store.trail(dead_letter)
+    assert first_line.action is Action.ARRIVED
+    assert [one.more["message_id"] for one in newest] == [f"m{n}" for n in range(again - TRAIL_SHOWN, again)]
 
 
 def test_a_dead_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:

@@ -30,7 +30,7 @@ from services.dead_letter.core.dead_letters import (
 from services.dead_letter.core.groups import group_of, normalised
 from services.dead_letter.core.pipeline import Pipeline, joined, refuse_while_replayed
 from services.dead_letter.core.selection import Selection, sequence_order
-from services.dead_letter.ports import DeadLetterPage, Kept
+from services.dead_letter.ports import TRAIL_SHOWN, DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 
@@ -237,7 +237,8 @@ class FakeDeadLetterStore:
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a dead letter."""
         with self._lock:
-            return list(self._dead_letters[dead_letter].trail) if dead_letter in self._dead_letters else []
+            trail = self._dead_letters[dead_letter].trail if dead_letter in self._dead_letters else []
+        return [*trail[:-TRAIL_SHOWN][:1], *trail[-TRAIL_SHOWN:]]
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of dead letters."""
@@ -331,6 +332,8 @@ class FakeDeadLetterStore:
                 raise ValueError(f"there is no dead letter {original}")
             if row.stored.edited_as is not None:
                 raise ValueError(f"dead letter {original} has an edited copy already: {row.stored.edited_as}")
+            if row.stored.state is not State.OPEN:
+                raise ValueError(f"dead letter {original} is {row.stored.state.value} by now: restore it first")
             if row.is_claimed(now):
                 raise ValueError(f"dead letter {original} is claimed by the replay {row.stored.claimed_by} just now")
             if identity in self._dead_letters:

@@ -94,6 +94,7 @@ def test_a_replayed_message_has_its_attributes_and_reports_whose_replay_it_is(
     forced: bool, added: dict[str, str]
 ) -> None:
     on_the_way = {"replay_of": "an earlier one", "replay_forced": "true", "CloudPubSubDeadLetterSourceProject": "p"}
+    on_the_way |= {"googclient_schemaencoding": "JSON"}
     dead_letter = replace(
         CHANGE, attributes=dict(CHANGE.attributes) | on_the_way | {"traceparent": "00-1-2-00"}, identity=""
     )

@@ -181,6 +181,8 @@ class SqlDeadLetterStore(DeadLetterQueries):
             row = rows[original]
             if row.edited_as is not None:
                 raise ValueError(f"dead letter {original} has an edited copy already: {row.edited_as}")
+            if row.state != State.OPEN.value:
+                raise ValueError(f"dead letter {original} is {row.state} by now: restore it first")
             if _is_claimed(row, now):
                 raise ValueError(f"dead letter {original} is claimed by the replay {row.claimed_by} just now")
             if identity in rows:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from services.dead_letter.adapters.store.schema import dead_letters, deliveries, payloads
@@ -33,7 +33,9 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
     """Remember dead letters in one transaction; see `DeadLetterStore.keep`."""
     firsts = {DeadLetterId(one.dead_letter.identity): one.dead_letter for one in reversed(arrivals)}
     rows, added = _rows(connection, firsts, now)
-    seen_before = _deliveries(connection, [row["n"] for row in rows.values()])
+    seen_before = _deliveries(
+        connection, [(rows[DeadLetterId(one.dead_letter.identity)]["n"], one.message_id) for one in arrivals]
+    )
     brought: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     new = again = seen = 0
@@ -86,10 +88,13 @@ def _rows(
     return {one: dict(row._mapping) for one, row in found.items()}, added
 
 
-def _deliveries(connection: Connection, numbers: Sequence[int]) -> set[tuple[int, str]]:
+def _deliveries(connection: Connection, arrived: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return which of these have come before. One dead letter may have come a million times."""
     found: set[tuple[int, str]] = set()
-    for some in chunks(sorted(numbers)):
-        rows = connection.execute(select(deliveries.c.n, deliveries.c.message_id).where(deliveries.c.n.in_(some)))
+    for some in chunks(sorted(arrived)):
+        # not `IN` of pairs, for which SQLite would read them all
+        any_of = or_(*(and_(deliveries.c.n == n, deliveries.c.message_id == one) for n, one in some))
+        rows = connection.execute(select(deliveries.c.n, deliveries.c.message_id).where(any_of))
         found |= {(n, message_id) for n, message_id in rows}
     return found
 

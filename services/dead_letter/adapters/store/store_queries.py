@@ -24,7 +24,7 @@ from services.dead_letter.core.dead_letters import (
 )
 from services.dead_letter.core.groups import normalised
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import DeadLetterPage
+from services.dead_letter.ports import TRAIL_SHOWN, DeadLetterPage
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.portions import cut
@@ -192,8 +192,10 @@ class DeadLetterQueries:
 
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a dead letter."""
-        rows = select(trail).join(dead_letters, _c.n == trail.c.n).where(_c.id == dead_letter).order_by(trail.c.k)
+        of_it = select(trail).join(dead_letters, _c.n == trail.c.n).where(_c.id == dead_letter)
         with self._database.reading() as connection:
+            first = connection.execute(of_it.order_by(trail.c.k).limit(1)).all()
+            newest = connection.execute(of_it.order_by(trail.c.k.desc()).limit(TRAIL_SHOWN)).all()[::-1]
             return [
                 TrailEntry(
                     dead_letter=dead_letter,
@@ -203,7 +205,7 @@ class DeadLetterQueries:
                     result=row.result,
                     more=json.loads(row.more),
                 )
-                for row in connection.execute(rows)
+                for row in [*(row for row in first if row.k < newest[0].k), *newest]
             ]
 
 
