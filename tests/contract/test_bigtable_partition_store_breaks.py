@@ -219,6 +219,11 @@ async def test_one_request_that_fails_among_many_ends_no_lease(rig: Rig, when: W
     await begun(store, "-b", "b-d", "d-")
     owned = await take(store, "a", "c", "e")
     channels.restart_counting({2: when})
+    with pytest.raises(PartlySavedError) as found:
+        await store.advance([reached(one, minutes=1) for one in owned])
+    assert (found.value.lost, len(found.value.unknown)) == (frozenset(), 1)
+    assert len(channels.requests) == 3, "a second request to a row that does not answer would hold up all others"
+    channels.restart_counting()
     assert await store.advance([reached(one, minutes=1) for one in owned]) == frozenset()
     channels.restart_counting(dict.fromkeys(range(1, 9), when))
     with pytest.raises(TransientError):

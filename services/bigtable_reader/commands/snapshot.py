@@ -3,7 +3,6 @@
 It asks, and the readers read: nothing depends on the command going on.
 """
 
-import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TextIO
@@ -100,7 +99,7 @@ def key_of(text: str, options: BigtableOptions) -> bytes:
         return text.encode()
     try:
         return b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # a text that is not ASCII, too
         raise MisconfiguredError(
             "row-key-not-base64", f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES"
         ) from error

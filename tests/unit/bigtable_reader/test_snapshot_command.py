@@ -89,3 +89,9 @@ async def test_a_change_log_alone_has_none() -> None:
 def test_a_range_the_wrong_way_round_is_refused_with_what_to_do() -> None:
     with pytest.raises(MisconfiguredError, match="--after 09 has to be before --until 04; swap them"):
         between("09", "04", BigtableOptions())
+
+
+@pytest.mark.parametrize("text", ["a", "café", "YQ"])
+def test_a_key_that_is_no_base64_of_a_key_of_bytes_is_refused(text: str) -> None:
+    with pytest.raises(MisconfiguredError, match="is no row key as the mirror has it: base64"):
+        between(text, None, BigtableOptions(row_key="BYTES"))

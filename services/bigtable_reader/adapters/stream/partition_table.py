@@ -172,11 +172,6 @@ class BigtablePartitionStore:
             return kept
 
         answers = await self._each(progress, save)
-        unknown = [number for number, answer in enumerate(answers) if isinstance(answer, TransientError)]
-        if len(unknown) < len(answers):  # these alone again: one request of many must not end all leases
-            again = await self._each([progress[number] for number in unknown], save)
-            for number, answer in zip(unknown, again, strict=True):
-                answers[number] = answer
         _raise_first(answers, transient=False)
         of = {one.partition.stream_range.id: answer for one, answer in zip(progress, answers, strict=True)}
         lost = frozenset(name for name, kept in of.items() if kept is False)
