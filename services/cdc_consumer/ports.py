@@ -98,6 +98,15 @@ class Mirror:
         return self.complete_since if self.complete_since > self.deleted_before else 0
 
 
+class PartlyListedError(TransientError):
+    """The mirrors of some datasets cannot be listed now; those of the others are here."""
+
+    def __init__(self, why: str, mirrors: Sequence[Mirror], not_listed: Collection[str]) -> None:
+        super().__init__(why)
+        self.mirrors = mirrors
+        self.not_listed = not_listed
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorTable:
     """A mirror whose missing rows are to be deleted."""

@@ -23,6 +23,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, M
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
+from services.cdc_consumer.adapters.status.mirrors import read_mirrors
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.stream.counts import Report
@@ -32,6 +33,7 @@ from services.cdc_consumer.ports import (
     FoundMirror,
     MirrorProgress,
     NotLabelledError,
+    PartlyListedError,
     TableTroubleError,
     UnansweredError,
 )
@@ -134,6 +136,36 @@ def test_a_refused_table_is_in_trouble_by_itself_unless_its_dataset_is_refused_t
         assert type(raised.value) is (TableTroubleError if named else DatasetRefusedError)
         fix = "roles/bigquery.dataEditor on it" if kind is exceptions.Forbidden else "--project_id=p mk --dataset"
         assert fix in str(raised.value)
+
+
+class OfDatasets(FakeBigQuery):
+    """A client of datasets with a mirror each, that may list some of them only."""
+
+    def __init__(self, **errors: Exception) -> None:
+        super().__init__()
+        self.errors = errors
+
+    def list_tables(self, dataset: str, **_more: Any) -> Iterator[bigquery.table.TableListItem]:
+        name = dataset.removeprefix("p.")
+        if name in self.errors:
+            raise self.errors[name]
+        item: Any = bigquery.table.TableListItem  # untyped
+        yield item({**resource(f"in_{name}"), "labels": {"millrace_mirror_of": "x"}, "creationTime": "1"})
+
+
+def test_one_dataset_that_cannot_be_listed_hides_no_mirror_of_another() -> None:
+    client: Any = OfDatasets(air=exceptions.Forbidden("denied"), gone=exceptions.NotFound("gone"))
+    with pytest.raises(PartlyListedError, match=r"tables of p\.air: .*denied") as raised:
+        read_mirrors(client, "p", ["d", "air", "gone", "sea"])
+    assert [one.table for one in raised.value.mirrors] == ["in_d", "sea.in_sea"]
+    assert set(raised.value.not_listed) == {"air"}
+    for error, kind in (
+        (exceptions.NotFound("gone"), TableTroubleError),
+        (exceptions.BadGateway("502"), TransientError),
+    ):
+        client = OfDatasets(d=error)
+        with pytest.raises(kind):
+            read_mirrors(client, "p", ["d", "sea"])
 
 
 class Several(FakeBigQuery):

@@ -63,6 +63,17 @@ def test_where_nothing_is_deferred_nothing_is_kept_and_an_earlier_time_changes_n
     assert Deferrals(kept, clock).until() is not None
 
 
+def test_a_time_that_a_clock_which_was_ahead_has_kept_is_passed_over_and_replaced() -> None:
+    kept, clock = FakeDurableBytes(), SetClock()
+    clock.pass_time(timedelta(days=1))
+    Deferrals(kept, clock).take(Counts(deferred=1, deferred_until=clock.now() // 1000 + 600_000_000))
+    clock.pass_time(-timedelta(days=1))
+    drain = Deferrals(kept, clock)
+    assert drain.until() is None
+    drain.take(Counts(deferred=1, deferred_until=NOW // 1000 + 600_000_000))
+    assert Deferrals(kept, clock).until() == NOW + 610_000_000_000
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff", b"soon", b"-1"])
 def test_what_is_not_understood_of_what_was_kept_is_passed_over(data: bytes) -> None:
     kept = FakeDurableBytes()

@@ -206,3 +206,11 @@ def test_a_snapshot_row_that_no_reader_publishes_takes_no_completeness_from_its_
     assert counts.dead_letters == ({} if pending else {"too_old_to_be_safe": 1})
     assert world.tables.pending_resync == ({"planes": "snapshot_rows_too_old"} if pending else {})
     assert ("planes" in world.tables.complete_since) is not pending
+
+
+@pytest.mark.parametrize("name", ["a b.c", "x" * 90 + "!", "x.y\x00", ".", "a..b"])
+def test_the_forged_name_of_a_table_names_no_dataset(name: str) -> None:
+    changes, status = World(), StatusWorld()
+    status.take(changes.apply(a_message(a_change(1), header=a_header(name))))
+    status.states()
+    assert status.asked_of == set()

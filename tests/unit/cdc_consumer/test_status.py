@@ -15,7 +15,7 @@ from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from services.cdc_consumer.commands.status import exit_code, lines, status
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
-from services.cdc_consumer.ports import MASKS_CHANGED, ROWS_TOO_OLD, Mirror
+from services.cdc_consumer.ports import MASKS_CHANGED, ROWS_TOO_OLD, Mirror, PartlyListedError
 from services.cdc_consumer.wiring.doctor import running_consumer
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -451,6 +451,23 @@ def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_
     world.clock.pass_time(timedelta(seconds=11))
     labels = world.document()["labels"]
     assert (labels["error"], labels["error_code"]) == ("grant a role [made-up]", "made-up")
+
+
+def test_a_dataset_that_cannot_be_listed_keeps_its_mirrors_and_hides_no_other(world: World) -> None:
+    there = [Mirror("planes", MICROS), Mirror("air.crew", MICROS), Mirror("sea.ships", MICROS)]
+    assert set(world.inspect(*there)) == {"planes", "air.crew", "sea.ships"}
+    world.clock.pass_time(timedelta(seconds=11))
+    new = [Mirror("planes", MICROS, "table_made_anew"), Mirror("new", MICROS)]
+    world.mirrors = PartlyListedError("403: grant a role on air", new, {"air"})
+    assert world.states() == {
+        "planes": "pending resync",
+        "new": "running",
+        "air.crew": "running",
+        "sea.ships": "dropped",
+    }
+    assert world.document()["labels"]["error"] == "403: grant a role on air"
+    world.inspect(*there)
+    assert world.document()["labels"]["error"] == ""
 
 
 @pytest.mark.parametrize("back", [{"not_pulled": ""}, {"counts": Counts(taken=1)}])

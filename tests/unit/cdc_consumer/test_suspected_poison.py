@@ -17,7 +17,7 @@ from services.cdc_consumer.app.stream.suspected_poison import is_fatal
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CrashCounts
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_message
@@ -103,6 +103,29 @@ def test_a_message_that_ends_every_process_is_dead_lettered_after_five_and_the_r
     assert deliveries.pending == {}
     (dead_letter,) = world.dead_letters.kept.values()
     assert (dead_letter.data, dead_letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
+    assert world.crash_counts.over == {}
+
+
+@pytest.mark.usefixtures("killing")
+@pytest.mark.parametrize("wait_for", ["its dead letter", "the label of its mirror"])
+def test_while_its_dead_letter_cannot_be_kept_or_noted_it_ends_no_further_process(
+    world: World, monkeypatch: pytest.MonkeyPatch, wait_for: str
+) -> None:
+    fatal = a_message(data=b"fatal") | {"ordering_key": "planes/1"}
+    deliveries = Deliveries(world, {"m0": a_message(a_change(0)), "m1": fatal})
+    assert deliveries.loop(most=5) == 5
+
+    with monkeypatch.context() as patched:
+        if wait_for == "its dead letter":
+            patched.setattr(world.dead_letters, "keep", _refuse_for_good)
+        else:
+            world.tables.forbidden = {"planes"}
+        assert all(deliveries.deliver(timedelta(seconds=600)) for _ in range(10))
+        assert set(deliveries.pending) == {"m1"}
+    world.tables.forbidden = set()
+    assert deliveries.deliver(timedelta(seconds=600))
+    assert deliveries.pending == {}
+    assert [one.data for one in world.dead_letters.kept.values()] == [b"fatal"]
     assert world.crash_counts.over == {}
 
 
@@ -286,6 +309,10 @@ def test_the_directory_is_beside_the_checkpoint_or_where_the_machine_keeps_what_
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere\0"))
     monkeypatch.setattr(Path, "mkdir", _refuse)
     assert choose_state_directory(None) is None
+
+
+def _refuse_for_good(*_arguments: object) -> None:
+    raise MisconfiguredError("made-up", "PERMISSION_DENIED")
 
 
 def _refuse(*_arguments: object, **_named: object) -> None:

@@ -10,6 +10,7 @@ import pytest
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
+from tests.unit.cdc_consumer.status_world import World as StatusWorld
 from tests.unit.cdc_consumer.world import AIRPORTS, WIDER, World, retrying_world
 
 
@@ -86,6 +87,27 @@ def test_a_row_of_another_column_list_reports_nothing_of_a_list_that_fails_as_a_
         world.clock.pass_time(world.limits.deferral_at(delivery))
 
     assert world.dead_letters.kept == {}
+
+
+def test_a_table_of_which_one_column_list_always_fails_is_deferred_whatever_else_of_it_is_taken(world: World) -> None:
+    status = StatusWorld()
+    status.clock = world.clock
+    status.start()
+    world.apply(a_message(a_change(3)))
+    world.writer.stuck = lambda _table, row: "colour" in row
+    for delivery in range(1, 5):
+        message = a_message(a_change(1, colour="red"), header=WIDER, delivery_attempt=delivery)
+        for messages in ([message], [a_message(a_change(3, delivery + 1))]):
+            status.take(counts := world.apply(*messages))
+            assert counts.deferred == (messages == [message])
+            assert (list(status.status.failing()), status.states()) == (["planes"], {"planes": "deferred"})
+        world.clock.pass_time(timedelta(minutes=4))
+    (since,) = status.status.failing().values()
+    assert world.clock.now() // 1_000 - since > timedelta(minutes=15) / timedelta(microseconds=1)
+
+    world.writer.stuck = lambda _table, _row: False
+    status.take(world.apply(a_message(a_change(1, colour="red"), header=WIDER)))
+    assert (status.status.failing(), status.states()) == ({}, {"planes": "running"})
 
 
 def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
-from contextlib import nullcontext, suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,8 +18,8 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     recreated,
 )
 from services.cdc_consumer.adapters.bigquery.staleness import read_watermarks
-from services.cdc_consumer.ports import Mirror, TableTroubleError
-from shared.contracts.errors import TransientError
+from services.cdc_consumer.ports import Mirror, PartlyListedError, TableTroubleError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 3.0  # seconds: a client waits for the answer
@@ -31,26 +30,41 @@ _NO_RETRY: Final[Any] = None
 def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str]) -> Sequence[Mirror]:
     """Return the mirrors of some datasets; those of all but the first are named by it, too, and it may be gone.
 
-    TransientError or TableTroubleError where they cannot be listed now.
+    TransientError or TableTroubleError where those of the first cannot be listed now, PartlyListedError where those of
+    others cannot.
     """
-    mirrors = []
+    mirrors: list[Mirror] = []
+    errors: dict[str, str] = {}
     for number, dataset in enumerate(datasets):
-        prefix = f"{dataset}." if number else ""
-        with rest_errors(f"tables of {project}.{dataset}"):
-            listed = client.list_tables(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
-            with suppress(exceptions.NotFound) if number else nullcontext():  # its tables' trouble is reported for them
-                mirrors += [
-                    Mirror(
-                        prefix + one.table_id,
-                        round(one.created.timestamp() * 1e6),
-                        one.labels.get(NEEDS_RESYNC, ""),
-                        complete_since=label_time(one.labels, COMPLETE_SINCE),
-                        deleted_before=label_time(one.labels, MISSING_ROWS_DELETED),
-                    )
-                    for one in listed
-                    if MIRROR_OF in one.labels
-                ]
+        try:
+            mirrors += _mirrors(client, project, dataset, f"{dataset}." if number else "")
+        except (TransientError, MisconfiguredError) as error:
+            if not number:
+                raise
+            errors[dataset] = str(error)
+    if errors:
+        raise PartlyListedError("; ".join(errors.values()), mirrors, errors.keys())
     return mirrors
+
+
+def _mirrors(client: bigquery.Client, project: str, dataset: str, prefix: str) -> Sequence[Mirror]:
+    with rest_errors(f"tables of {project}.{dataset}"):
+        try:
+            return [
+                Mirror(
+                    prefix + one.table_id,
+                    round(one.created.timestamp() * 1e6),
+                    one.labels.get(NEEDS_RESYNC, ""),
+                    complete_since=label_time(one.labels, COMPLETE_SINCE),
+                    deleted_before=label_time(one.labels, MISSING_ROWS_DELETED),
+                )
+                for one in client.list_tables(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
+                if MIRROR_OF in one.labels
+            ]
+        except exceptions.NotFound:
+            if not prefix:
+                raise
+            return []  # its tables' trouble is reported for them
 
 
 def mirror_watermarks(

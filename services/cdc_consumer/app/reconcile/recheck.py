@@ -183,7 +183,8 @@ class Recheck:
                 raise MisconfiguredError(
                     "source-answers-do-not-add-up",
                     f"table {name}: the source was asked for {len(some)} keys, and answered with {len(ids)} rows and "
-                    f"{done.absent} that are not there: what it says of keys cannot be relied on",
+                    f"{done.absent} that are not there: what it says of keys cannot be relied on; use "
+                    "the same version of Millrace for this command and the reader",
                 )
             found.append(read)
             unfit += refused

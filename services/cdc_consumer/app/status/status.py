@@ -15,7 +15,15 @@ from services.cdc_consumer.app.repeating import repeating
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.stream.trouble import FORGOTTEN_AFTER
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, newest_heartbeats, stages
-from services.cdc_consumer.ports import MASKS_CHANGED, RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
+from services.cdc_consumer.ports import (
+    MASKS_CHANGED,
+    RECREATED,
+    RESYNC,
+    ROWS_TOO_OLD,
+    DurableBytes,
+    Mirror,
+    PartlyListedError,
+)
 from shared.contracts.errors import MisconfiguredError, TransientError, code_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
@@ -330,16 +338,26 @@ class ConsumerStatus:
                 return
             labels.asked_at = now
             try:
-                listed, not_labelled = self._read_mirrors(self._datasets()), list[str]()
-                labels.mirrors = [self._compared(one, not_labelled) for one in listed]
+                errors: list[str] = []
+                labels.mirrors = [self._compared(one, errors) for one in self._list_mirrors(errors)]
                 self._report_dropped({one.table for one in labels.mirrors})
-                labels.read_at, labels.error = now, "; ".join(not_labelled)
+                labels.read_at, labels.error = now, "; ".join(errors)
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
                 structlog.get_logger().warning("labels_not_read", error=str(error))
             self._keep_what_is_known()
         finally:
             labels.reading.release()
+
+    def _list_mirrors(self, errors: list[str]) -> Sequence[Mirror]:
+        """Return the mirrors that there are; those of datasets that cannot be listed now as they were."""
+        try:
+            return self._read_mirrors(self._datasets())
+        except PartlyListedError as error:
+            errors.append(str(error))
+            structlog.get_logger().warning("labels_not_read", error=str(error))
+            before = (one for one in self._labels.mirrors if "." in one.table)
+            return [*error.mirrors, *(one for one in before if one.table.partition(".")[0] in error.not_listed)]
 
     def _datasets(self) -> Collection[str]:
         """Return the datasets of tables that were reported or seen with one, which need not be named in any setting."""
@@ -364,11 +382,11 @@ class ConsumerStatus:
             self._kept.write(msgspec.json.encode(self._made_at))
             self._made_at_kept = {**self._made_at}
 
-    def _compared(self, mirror: Mirror, not_labelled: list[str]) -> Mirror:
+    def _compared(self, mirror: Mirror, errors: list[str]) -> Mirror:
         """Label a mirror that is another one than it was, and return it as it is then.
 
         Not one that has been complete since it was made: while no process polled it was healed. One that cannot be
-        labelled now is ``not_labelled``, which holds up no other: it is tried again at the next inspection.
+        labelled now is among the ``errors``, and holds up no other: it is tried again at the next inspection.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.pending_resync and mirror.complete_since <= mirror.made_at:
@@ -381,7 +399,7 @@ class ConsumerStatus:
                 try:
                     self._label_recreated(mirror)
                 except (TransientError, MisconfiguredError) as error:
-                    not_labelled.append(str(error))
+                    errors.append(str(error))
                     structlog.get_logger().warning("resync_label_not_written", table=mirror.table, error=str(error))
                     return recreated
                 mirror = recreated

@@ -17,6 +17,9 @@ DEFERRALS_FILE: Final = "put-off"
 _MARGIN: Final = timedelta(seconds=10)
 """A drain pulls for the last time some seconds before it ends, and Pub/Sub need not deliver on the second."""
 
+_NEVER_LONGER: Final = timedelta(minutes=20)
+"""Nothing is deferred for so long: twice the longest deferral, for the clocks of workers may differ."""
+
 
 class Deferrals:
     """The latest time by which something comes again, of this run and of those before it that have ``kept`` theirs."""
@@ -41,4 +44,5 @@ class Deferrals:
 
     def _read(self) -> int:
         text = (self._kept.read() or b"").decode(errors="replace")
-        return int(text) if text.isdecimal() else 0
+        latest = self._clock.now() // 1_000 + _NEVER_LONGER // timedelta(microseconds=1)
+        return int(text) if text.isdecimal() and int(text) <= latest else 0  # or a clock was ahead

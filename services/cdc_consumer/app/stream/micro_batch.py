@@ -109,8 +109,10 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: S
         try:
             groups = in_groups(messages, clock.now(), memory.limits, ports.crash_counts)
             for group, decoded in decoded_groups(groups, decode, watch, memory.dead_letter_limit):
-                with watch.handling(group):
-                    counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())
+                with watch.handling(group) as deferred:
+                    task = _Task(group.messages, decoded, unsettled, ports, memory, writing)
+                    counts = counts.plus(task.run())
+                    deferred.update(task.deferred)
         except BaseException as error:
             leave(messages, unsettled, ports.leases, memory.limits, stop, isinstance(error, MisconfiguredError))
             raise
@@ -135,7 +137,7 @@ class _Task:
         self._stop = writing.stop
         self._clock = writing.clock
         self._dead_letters: Counter[str] = Counter()
-        self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
+        self.deferred: Mapping[int, timedelta] = {}  # messages, and for how long
         self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
         self._not_kept: dict[str, str] = {}  # tables of which dead letters may not be kept, and why
         self._not_to_ack: set[int] = set()  # messages whose dead letters are not kept, or not noted on their mirror
@@ -222,7 +224,7 @@ class _Task:
             done -= self._not_to_ack
             seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
         self._dead_letter_limit.remember(seen)
-        self._ack(done & self._open)
+        self._ack(done)
 
     def _ack(self, messages: Collection[int]) -> None:
         if not messages:
@@ -320,13 +322,13 @@ class _Task:
         suspected = {
             message for one in self._lists if one.trouble and one.trouble.suspected for message in one.messages
         }
-        self._deferred = {
+        self.deferred = {
             message: self._limits.longest_deferral
             if message in suspected or message in self._decoded.waiting
             else self._limits.deferral_at(int(self._deliveries[message]))
             for message in sorted(self._open)
         }
-        delays = {self._ack_ids[message]: delay for message, delay in self._deferred.items()}
+        delays = {self._ack_ids[message]: delay for message, delay in self.deferred.items()}
         for delay, ack_ids in _by_delay(delays).items():
             self._until_back(lambda delay=delay, ack_ids=ack_ids: self._ports.leases.defer(ack_ids, delay))  # type: ignore[misc]
             self._unsettled.difference_update(ack_ids)
@@ -346,11 +348,15 @@ class _Task:
         failed = sum(len(one.refused) + len(one.stuck) for one in done)
         rows = sum(one.count for one in done if one.conflict is None)
         now, plan = self._clock.now(), self._memory.plan
-        tables = dict(table_notes(self._lists, self._decoded, self._messages, self._deferred, now, plan))
-        longest = max(self._deferred.values(), default=None)
+        tables = dict(table_notes(self._lists, self._decoded, self._messages, self.deferred, now, plan))
+        longest = max(self.deferred.values(), default=None)
         again_at = microseconds(now) + (longest or timedelta(0)) // timedelta(microseconds=1)
+        here, monotonic = {one.definition for one in self._lists}, self._clock.monotonic()
+        for table, note in tables.items():
+            if not note.deferred and (why := self._known.waits(table, here, monotonic)):
+                tables[table] = note.plus(TableNote(deferred=why))
         for table, why in self._unnoted.items():
-            tables[table] = tables.get(table, TableNote()).plus(TableNote(deferred=why, again_at=again_at))
+            tables[table] = tables.get(table, TableNote()).plus(TableNote(deferred=why, stuck=why, again_at=again_at))
         for table, why in self._not_kept.items():
             tables[table] = tables.get(table, TableNote()).plus(TableNote(stuck=why, again_at=again_at))
         latest = [note.latest.committed for note in tables.values() if note.latest is not None]
@@ -363,9 +369,9 @@ class _Task:
             outdated=sum(self._decoded.outdated.values()),
             dead_letters=dict(self._dead_letters),
             not_kept=self._dead_letters_not_kept,
-            acked=len(self._ack_ids) - len(self._deferred),
-            deferred=len(self._deferred),
-            deferred_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
+            acked=len(self._ack_ids) - len(self.deferred),
+            deferred=len(self.deferred),
+            deferred_until=again_at if longest else 0,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
             heartbeats=self._decoded.heartbeats,

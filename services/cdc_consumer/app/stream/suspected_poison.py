@@ -45,18 +45,23 @@ class Watch:
         self._before = 0
 
     @contextmanager
-    def handling(self, group: MessageGroup) -> Iterator[None]:
+    def handling(self, group: MessageGroup) -> Iterator[set[int]]:
         """Count a crash over each suspected message of a group, until the block has ended.
 
-        An unknown error ends the process as surely as a signal does, so after one the crash stays counted.
+        An unknown error ends the process as surely as a signal does, so after one the crash stays counted. So it does
+        over fatal messages that the block adds to the yielded set: their dead letters cannot be kept now, so they come
+        again, and have not been decoded.
         """
         names = _names(group.messages) if group.suspected or group.fatal else ()
+        deferred: set[int] = set()
         self._begin(group)
         try:
-            yield
+            yield deferred
         except (MisconfiguredError, TransientError):  # it is not the message that ends the process
             self.waits()
             raise
+        if group.fatal:
+            names = [name for row, name in enumerate(names) if row not in deferred]
         if names:
             self._crash_counts.set_counts(names, 0)
         self._over = ()

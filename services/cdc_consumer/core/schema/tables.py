@@ -107,7 +107,8 @@ def checked_name(name: str, table: str) -> str:
 
 def shown_name(table: str) -> str:
     """Return what a source table is called where it is shown: its BigQuery name, or its own where it has none."""
-    return table.replace(".", "_") if _TABLE_NAME.fullmatch(table.replace(".", "_")) else _shown(table)
+    name = table.replace(".", "_")  # of a name here, what is before a dot is a dataset
+    return name if _TABLE_NAME.fullmatch(name) else _shown(table).replace(".", "_")
 
 
 def mirror_definition(
