@@ -18,7 +18,7 @@ class Reason(Enum):
     NO_PRIMARY_KEY = "no_primary_key"
     """BigQuery takes upserts and deletes only for a table with a primary key."""
     KEY_NOT_REPRESENTABLE = "key_not_representable"
-    """A key column's type or value that a BigQuery key cannot hold without loss (FLOAT64, BYTES, NULL, nanoseconds)."""
+    """A key column's type or value that no BigQuery key holds without loss: JSON, an array, NULL, nanoseconds."""
     TOO_MANY_COLUMNS = "too_many_columns"
     """More than 16 key columns or more than 2000 columns: BigQuery's limits for tables with change data capture."""
     BAD_NAME = "bad_name"

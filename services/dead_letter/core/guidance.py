@@ -13,11 +13,13 @@ GUIDANCE: Final[Mapping[Reason, str]] = {
     Reason.TRAILING_BYTES: _OTHERS,
     Reason.UNEQUAL_LISTS: _OTHERS,
     Reason.NO_PRIMARY_KEY: "Leave the table out (exclude in TABLES_FILE) and discard, or give the table a key.",
-    Reason.KEY_NOT_REPRESENTABLE: "Give the row another key at its source, or leave the table out; then discard.",
+    Reason.KEY_NOT_REPRESENTABLE: "Give the row another key at its source, or leave the table out; then discard. "
+    f'If no key can have the column\'s type: unfit_key = "history" in TABLES_FILE, {_TABLES_FILE}',
     Reason.TOO_MANY_COLUMNS: f"Leave columns out (ignored_columns in TABLES_FILE), {_TABLES_FILE}",
     Reason.BAD_NAME: f"Give the table another name, or leave the column out, in TABLES_FILE; {_TABLES_FILE}",
     Reason.UNSUPPORTED_TYPE: f"Find who published it, or leave the column out in TABLES_FILE; {_TABLES_FILE}",
-    Reason.SCHEMA_CONFLICT: "Do what the detail says, most often drop the table in BigQuery; then replay.",
+    Reason.SCHEMA_CONFLICT: "Do what the detail says, most often drop the table in BigQuery; then replay. If it was "
+    "dropped: take a snapshot five minutes after it was made again, then delete missing rows.",
     Reason.BAD_CHANGE: "Write the row once more at its source, then discard this.",
     Reason.BAD_SEQUENCE: "Find who published it, write the row once more at its source, and discard this.",
     Reason.VALUE_DOES_NOT_FIT: "Correct the row at its source, or edit the dead letter; then replay.",

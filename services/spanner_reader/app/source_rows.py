@@ -155,7 +155,7 @@ class SpannerSourceRows:
         raise MisconfiguredError(
             "applied-in-the-future",
             f"table {name}: BigQuery holds a time in the future for some of these rows, so it would ignore what the "
-            "reader publishes now",
+            "reader publishes now: make the mirror again, as docs/reference/dead-letters.md#bad_sequence says",
         )
 
     async def _reading(self, name: str, time: str | None = None) -> _Reading:
@@ -183,7 +183,7 @@ class SpannerSourceRows:
             raise NotReadableError(
                 "past-not-remembered",
                 f"the database no longer keeps the rows of {format_timestamp(at)}: its version_retention_period says "
-                "how long it keeps them",
+                "how long it keeps them; ask for a later time",
             )
         return inspection
 
@@ -214,7 +214,9 @@ def _whole(reading: _Reading, key: Key) -> Key:
     """Return a key that has all its parts: of fewer Spanner would take every row that they begin."""
     if len(key) != len(reading.maker.header.primary_key):
         raise MisconfiguredError(
-            "key-parts-differ", f"a key of table {reading.table.name} has {len(reading.maker.header.primary_key)} parts"
+            "key-parts-differ",
+            f"a key of table {reading.table.name} has {len(reading.maker.header.primary_key)} parts, not {len(key)}: "
+            "give the consumer's command and the reader the same database and tables file",
         )
     return key
 
@@ -247,6 +249,7 @@ def _absent(reading: _Reading, keys: Sequence[Key], rows: Sequence[Sequence[obje
     if not there <= asked.keys():
         raise MisconfiguredError(
             "key-written-differently",
-            f"table {reading.table.name}: some keys are not in the form in which the source writes them",
+            f"table {reading.table.name}: some keys are not in the form in which the source writes them: use the same "
+            "version of Millrace for the consumer's command and the reader",
         )
     return [key for row_id, key in asked.items() if row_id not in there]

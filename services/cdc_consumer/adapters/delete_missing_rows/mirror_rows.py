@@ -69,7 +69,10 @@ class BigQueryMirrorRows:
         found = self._table(path)
         if found is None:
             check_dataset(self._queries.client, self._project, dataset or self._dataset)
-            raise MisconfiguredError("mirror-missing", f"there is no table {path}")
+            raise MisconfiguredError(
+                "mirror-missing",
+                f"there is no table {path}: the consumer makes it with its first change; check BIGQUERY_DATASET",
+            )
         mirror = _mirror(found, "" if dataset == self._dataset else dataset)
         return replace(mirror, history=self._history(mirror))
 

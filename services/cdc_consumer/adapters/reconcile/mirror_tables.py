@@ -59,7 +59,8 @@ class BigQueryMirrorTables:
         if found is None:
             check_dataset(self._client, self._project, definition.dataset or self._dataset)
             raise MisconfiguredError(
-                "mirror-not-made-yet", f"there is no table {path}: nothing has been mirrored there yet"
+                "mirror-not-made-yet",
+                f"there is no table {path}: the consumer makes it with its first change; check BIGQUERY_DATASET",
             )
         names = {field.name.lower() for field in found.schema}
         if SEQUENCE_COLUMN not in names or found.labels.get(MIRROR_OF) != label_of(definition.mirror_of):

@@ -399,7 +399,8 @@ def _retention(text: str) -> timedelta:
     if match is None:
         raise MisconfiguredError(
             "retention-not-understood",
-            f"the change stream's retention_period {text!r} is in a form this version cannot read",
+            f"the change stream's retention_period {text!r} is in a form this version cannot read; set it "
+            "in days, hours, minutes or seconds, as '7d'",
         )
     return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
 

@@ -27,6 +27,7 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 Fields = Mapping[str, int]
 
 _DATA: Final = "data_change_record"
+_UPGRADE: Final = "use the newest version of Millrace; the stream keeps the records until then, for its retention"
 _HEARTBEAT: Final = "heartbeat_record"
 _CHILDREN: Final = "child_partitions_record"
 _CACHED: Final = 10_000
@@ -174,13 +175,14 @@ def _fields(array: Any, what: str) -> Fields:
     """Return where each field of an array's structs stands."""
     if array.code != TypeCode.ARRAY or array.array_element_type.code != TypeCode.STRUCT:
         raise MisconfiguredError(
-            "record-form-unknown", f"the change stream returns {what} in a form this version does not know"
+            "record-form-unknown", f"the change stream returns {what} in a form this version does not know; {_UPGRADE}"
         )
     found = {field.name: index for index, field in enumerate(array.array_element_type.struct_type.fields)}
     missing = set(_REQUIRED[what]) - found.keys()
     if missing:
         raise MisconfiguredError(
-            "record-fields-missing", f"the change stream returns {what} without {', '.join(sorted(missing))}"
+            "record-fields-missing",
+            f"the change stream returns {what} without {', '.join(sorted(missing))}; {_UPGRADE}",
         )
     return found
 

@@ -46,7 +46,7 @@ from shared.runtime.stop import Stop
 
 _ROWS_AT_ONCE: Final = 500
 _INSPECTIONS_KEPT: Final = 8
-_NEARLY_TOO_OLD: Final = "that time is too long ago to be read for a snapshot"
+_NEARLY_TOO_OLD: Final = "that time is too long ago to be read for a snapshot: a newer one is"
 
 
 class OwnedTableRange(OwnedRange[KeyText]):
@@ -234,7 +234,8 @@ class SpannerSnapshotSource:
             if found is None:
                 found = await self._tables.catalog.inspect_at(owned.read_at)
                 if found is None:
-                    raise NotReadableError("time-not-remembered", "the database no longer keeps the rows of that time")
+                    why = "the database no longer keeps the rows of that time: they are read at a newer one"
+                    raise NotReadableError("time-not-remembered", why)
                 self._keep_inspection(owned.read_at, found)
         return next((one for one in found.watched if one.name == owned.range.table), None)
 

@@ -486,8 +486,8 @@ class Completer:
                 known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
                 if not known.keys() <= asked.keys():
                     if not sure:
-                        message = f"table {table.name} returned rows of keys that were not asked for"
-                        raise NotReadableError("rows-of-other-keys", message)
+                        why = f"table {table.name} returned rows of keys that were not asked for: another time is tried"
+                        raise NotReadableError("rows-of-other-keys", why)
                     await self._give_up(wanting)
                     return
                 for row_id in asked if over else known:
