@@ -111,6 +111,9 @@ class DeadLetterStore(Protocol):
         Groups without any in the spans are left out.
         """
 
+    def brought_back(self, ids: Collection[DeadLetterId], since: Nanoseconds) -> Collection[DeadLetterId]:
+        """Return those of whose replay some dead letter has failed since: other ones, where they are whole messages."""
+
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
 

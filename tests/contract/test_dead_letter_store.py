@@ -10,7 +10,7 @@ from services.dead_letter.core.dead_letters import COLLECTOR, Action, DeadLetter
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import TRAIL_SHOWN, DeadLetterStore, Kept
-from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from tests.contract.dead_letter_stores import (
@@ -267,6 +267,24 @@ def test_of_a_dead_letter_that_comes_again_and_again_the_arrival_and_the_newest_
     first_line, *newest = store.trail(dead_letter)
     assert first_line.action is Action.ARRIVED
     assert [one.more["message_id"] for one in newest] == [f"m{n}" for n in range(again - TRAIL_SHOWN, again)]
+
+
+def test_it_is_known_of_whose_replay_others_have_failed_and_when(store: DeadLetterStore) -> None:
+    def of_replay(key: int, replayed: str | None, seconds: float = 0) -> DeadLetter:
+        return a_dead_letter(key, seconds=seconds, attributes={} if replayed is None else {REPLAY_OF: replayed})
+
+    sent = [DeadLetterId(f"{number:032}") for number in range(1_200)]
+    first = [of_replay(1, sent[3], 5), of_replay(2, sent[3], 5), of_replay(3, sent[1_100], 1), of_replay(4, None, 9)]
+    store.keep([an_arrival(one) for one in first], NOW)
+
+    def back(since: float) -> list[DeadLetterId]:
+        return sorted(store.brought_back(sent, Nanoseconds(FAILED + int(since * SECOND))))
+
+    assert (back(1), back(2), back(6)) == ([sent[3], sent[1_100]], [sent[3]], [])
+    again = [failing_again(one, seconds=7, attributes={REPLAY_OF: sent[9]}) for one in first[2:]]
+    store.keep([an_arrival(one, message_id="m2") for one in again], NOW)
+    assert (back(1), back(6)) == ([sent[3], sent[9]], [sent[9]])
+    assert store.brought_back([], FAILED) == set()
 
 
 def test_a_dead_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:

@@ -16,10 +16,13 @@ from services.dead_letter.adapters.store.database import DeadLetterDatabase, dat
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
 from services.dead_letter.adapters.store.schema import dead_letters, metadata, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
+from shared.contracts.dead_letter import REPLAY_OF
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.retries import what_to_check
 from tests.contract.dead_letter_stores import NOW, a_dead_letter, an_arrival, identity
 
@@ -75,8 +78,10 @@ class VersionsContract:
     def test_a_store_of_the_first_version_keeps_its_dead_letters_and_learns_whose_they_are(self, address: str) -> None:
         with opened(address) as database:
             SqlDeadLetterStore(database).keep([an_arrival()], NOW)
-            with database.writing() as connection:  # that table is all that the second version has beside the first
+            with database.writing() as connection:  # what the later versions have beside the first
                 connection.execute(text(f"DROP TABLE {pipeline.name}"))
+                connection.execute(text("DROP INDEX letters_replay_of"))
+                connection.execute(text(f"ALTER TABLE {dead_letters.name} DROP COLUMN replay_of"))
                 connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
         with pytest.raises(MisconfiguredError, match="of an older version: start the service"):
             open_database(address, make=False)
@@ -86,6 +91,10 @@ class VersionsContract:
             assert store.get(identity(a_dead_letter())) is not None
             assert store.pipeline() == Pipeline()
             assert store.join(mine) == mine
+            again = a_dead_letter(attributes={REPLAY_OF: "1" * 32})
+            store.keep([an_arrival(again, message_id="m2")], NOW)
+            assert store.brought_back([DeadLetterId("1" * 32)], NOW) == set()
+            assert store.brought_back([DeadLetterId("1" * 32)], Nanoseconds(0)) == {"1" * 32}
 
     def test_a_reason_that_only_a_newer_version_knows_is_unexplained(self, address: str) -> None:
         with opened(address) as database:

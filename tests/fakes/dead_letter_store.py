@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy as shallow
 from dataclasses import dataclass, field, fields, replace
@@ -31,7 +31,7 @@ from services.dead_letter.core.groups import group_of, normalised
 from services.dead_letter.core.pipeline import Pipeline, joined, refuse_while_replayed
 from services.dead_letter.core.selection import Selection, sequence_order
 from services.dead_letter.ports import TRAIL_SHOWN, DeadLetterPage, Kept
-from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 
 _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSEDED, State.DISCARDED: Action.DISCARDED}
@@ -46,6 +46,7 @@ class _Row:
     last_action_at: Nanoseconds
     messages: set[str] = field(default_factory=set)
     lost_by: ReplayId | None = None
+    replay_of: str | None = None
     trail: list[TrailEntry] = field(default_factory=list)
 
     def write(self, action: Action, who: str, now: Nanoseconds, result: str, more: Mapping[str, str]) -> None:
@@ -134,12 +135,13 @@ class FakeDeadLetterStore:
             arrived_at=now,
             edit_of=edit_of,
         )
-        return _Row(number, stored, now)
+        return _Row(number, stored, now, replay_of=new.attributes.get(REPLAY_OF))
 
     def _fail_again(self, row: _Row, dead_letter: DeadLetter) -> None:
         stored = row.stored
         failed_at = _within_64_bits(dead_letter.failed_at)
         if failed_at >= stored.last_failed_at:
+            row.replay_of = dead_letter.attributes.get(REPLAY_OF)
             stored = replace(
                 stored,
                 reason=dead_letter.reason,
@@ -217,6 +219,12 @@ class FakeDeadLetterStore:
                 if 0 <= span < spans.count:
                     found.setdefault(row.stored.group, [0] * spans.count)[span] += 1
         return found
+
+    def brought_back(self, ids: Collection[DeadLetterId], since: Nanoseconds) -> Collection[DeadLetterId]:
+        """Return those of whose replay others have failed."""
+        with self._lock:
+            back = {row.replay_of for row in self._dead_letters.values() if row.stored.last_failed_at >= since}
+        return {*ids} & back
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""

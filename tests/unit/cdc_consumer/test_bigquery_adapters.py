@@ -154,14 +154,15 @@ class OfDatasets(FakeBigQuery):
 
 
 def test_one_dataset_that_cannot_be_listed_hides_no_mirror_of_another() -> None:
-    client: Any = OfDatasets(air=exceptions.Forbidden("denied"), gone=exceptions.NotFound("gone"))
+    refused: Any = exceptions  # untyped
+    client: Any = OfDatasets(air=refused.Forbidden("denied"), gone=refused.NotFound("gone"))
     with pytest.raises(PartlyListedError, match=r"tables of p\.air: .*denied") as raised:
         read_mirrors(client, "p", ["d", "air", "gone", "sea"])
     assert [one.table for one in raised.value.mirrors] == ["in_d", "sea.in_sea"]
     assert set(raised.value.not_listed) == {"air"}
     for error, kind in (
-        (exceptions.NotFound("gone"), TableTroubleError),
-        (exceptions.BadGateway("502"), TransientError),
+        (refused.NotFound("gone"), TableTroubleError),
+        (refused.BadGateway("502"), TransientError),
     ):
         client = OfDatasets(d=error)
         with pytest.raises(kind):

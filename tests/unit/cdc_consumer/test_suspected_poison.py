@@ -111,7 +111,7 @@ def test_a_message_that_ends_every_process_is_dead_lettered_after_five_and_the_r
 def test_while_its_dead_letter_cannot_be_kept_or_noted_it_ends_no_further_process(
     world: World, monkeypatch: pytest.MonkeyPatch, wait_for: str
 ) -> None:
-    fatal = a_message(data=b"fatal") | {"ordering_key": "planes/1"}
+    fatal = {**a_message(data=b"fatal"), "ordering_key": "planes/1"}
     deliveries = Deliveries(world, {"m0": a_message(a_change(0)), "m1": fatal})
     assert deliveries.loop(most=5) == 5
 

@@ -12,7 +12,8 @@ from services.dead_letter.app.replay.replay_failures import SAMPLE, TIME_TO_COME
 from services.dead_letter.core.dead_letters import GroupId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.plan import Verdict
-from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.change_batch import decode_batch, encode_batch
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import WaitedClock
@@ -55,6 +56,19 @@ def dead_letters_of(table: str, count: int) -> Sequence[DeadLetter]:
     return [a_dead_letter(a_change(n), a_header(table)) for n in range(count)]
 
 
+def a_whole_message(first: int) -> DeadLetter:
+    """Return the dead letter of a message of three changes."""
+    data = encode_batch(a_header(), [a_change(n) for n in range(first, first + 3)])
+    plain: dict[str, Any] = {"table": "", "key": "", "sequence": "", "commit_timestamp": ""}
+    return a_dead_letter(data=data, reason=Reason.NOT_APPLIED_IN_TIME, detail="delivered 100 times", **plain)
+
+
+def changes_of(message: DeadLetter) -> Sequence[DeadLetter]:
+    """Return a dead letter for each change of a replayed message."""
+    attributes, batch = {**message.attributes, REPLAY_OF: message.identity}, decode_batch(message.data)
+    return [a_dead_letter(data=batch.cut(n), attributes=attributes) for n in range(len(batch))]
+
+
 def cause(table: str) -> GroupId:
     return group_of(Reason.VALUE_DOES_NOT_FIT, table, a_dead_letter().detail)
 
@@ -63,6 +77,20 @@ def is_quick(outcome: Outcome, world: World) -> bool:
     """Return whether a replay waited for one sample alone."""
     seconds = (world.clock.now() - NOW) / 1e9
     return TIME_TO_COME_BACK.total_seconds() <= seconds < 2 * TIME_TO_COME_BACK.total_seconds() and outcome.sent == MANY
+
+
+def test_where_each_change_of_replayed_messages_comes_back_no_more_than_a_sample_is_sent() -> None:
+    """Pub/Sub has forwarded whole messages, and the consumer refuses their changes: these are other dead letters."""
+    world, whole = World(), [a_whole_message(n) for n in range(0, 3 * MANY, 3)]
+    clock = Late(world, timedelta(seconds=2))
+    world.clock = clock
+    world.publisher.then = lambda sent: clock.fail([one for each in sent for one in changes_of(each)])
+    world.keep(*whole)
+    outcome = world.replay()
+
+    assert (outcome.sent, outcome.failed_again) == (SAMPLE, SAMPLE)
+    assert outcome.failing == {group_of(whole[0].reason, whole[0].table, whole[0].detail): SAMPLE}
+    assert world.states() == {State.OPEN: MANY - SAMPLE + 3 * SAMPLE, State.REPLAYED: SAMPLE}
 
 
 @pytest.mark.parametrize("rate", [None, 500.0])

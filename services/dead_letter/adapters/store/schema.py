@@ -79,6 +79,8 @@ dead_letters: Final = Table(
     Column("claimed_until", BigInteger),
     # the replay that had claimed it when it failed again, and has not said yet that it sent it
     Column("lost_by", ExactText),
+    # the dead letter whose replay it came from last; of a whole message that is another one
+    Column("replay_of", ExactText),
     sqlite_autoincrement=True,  # a number is never used again, so that a page's place stays one
 )
 
@@ -128,8 +130,8 @@ Index("letters_by_key", _c.row_key, postgresql_using="hash")  # there a key may 
 Index("letters_by_sequence", _c.sequence_order)
 Index("letters_in_numbers", _c.state, _c.reason, _c.table_name, _c.first_failed_at, _c.size)  # stats read no row
 Index("letters_by_last_action", _c.last_action_at)
-for _claim in (_c.claimed_by, _c.lost_by):
-    Index(f"letters_{_claim.name}", _claim, sqlite_where=_claim.is_not(None), postgresql_where=_claim.is_not(None))
+for _mark in (_c.claimed_by, _c.lost_by, _c.replay_of):
+    Index(f"letters_{_mark.name}", _mark, sqlite_where=_mark.is_not(None), postgresql_where=_mark.is_not(None))
 REPLAY_ORDER: Final = (_c.table_name, _c.row_key, _c.sequence_order, _c.first_failed_at, _c.n)
 # PostgreSQL's indexes hold 2,704 bytes a row, less than a long table's name and a long key: there it is sorted.
 Index("letters_in_replay_order", *REPLAY_ORDER).ddl_if(dialect="sqlite")

@@ -19,13 +19,13 @@ from services.dead_letter.adapters.store.store_rows import (
 from services.dead_letter.core.dead_letters import COLLECTOR, Action, Arrival, DeadLetterId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.ports import Kept
-from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 
 _CHANGING = (
     *("state", "group_id", "reason", "detail", "failed_in", "attempts", "replays"),
-    *("first_failed_at", "last_failed_at", "last_action_at", "claimed_by", "claimed_until", "lost_by"),
+    *("first_failed_at", "last_failed_at", "last_action_at", "claimed_by", "claimed_until", "lost_by", "replay_of"),
 )
 
 
@@ -107,6 +107,7 @@ def _fail_again(row: dict[str, Any], dead_letter: DeadLetter) -> None:
         row["reason"] = dead_letter.reason.value
         row["detail"] = dead_letter.detail
         row["failed_in"] = dead_letter.failed_in
+        row["replay_of"] = dead_letter.attributes.get(REPLAY_OF)
         row["group_id"] = group_of(dead_letter.reason, row["table_name"], dead_letter.detail)
     if row["state"] != State.DISCARDED.value:
         row["state"] = State.OPEN.value

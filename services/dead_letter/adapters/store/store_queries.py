@@ -3,14 +3,22 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import and_, case, func, select, tuple_
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, dead_letters, payloads, trail
-from services.dead_letter.adapters.store.store_rows import AT_A_TIME, LINE, conditions, line_of, reason_of, stored_of
+from services.dead_letter.adapters.store.store_rows import (
+    AT_A_TIME,
+    LINE,
+    chunks,
+    conditions,
+    line_of,
+    reason_of,
+    stored_of,
+)
 from services.dead_letter.core.dead_letters import (
     Action,
     DeadLetterGroup,
@@ -156,6 +164,15 @@ class DeadLetterQueries:
         with self._database.reading() as connection:
             for row in connection.execute(query.group_by(_c.group_id, span)).all():
                 found.setdefault(GroupId(row.group_id), [0] * spans.count)[int(row.span)] = row.dead_letters
+        return found
+
+    def brought_back(self, ids: Collection[DeadLetterId], since: Nanoseconds) -> Collection[DeadLetterId]:
+        """Return those of whose replay others have failed."""
+        found: set[DeadLetterId] = set()
+        with self._database.reading() as connection:
+            for some in chunks(sorted(ids)):
+                rows = select(_c.replay_of).where(_c.replay_of.in_(some), _c.last_failed_at >= since).distinct()
+                found |= {DeadLetterId(one) for one in connection.execute(rows).scalars()}
         return found
 
     def stats(self) -> DeadLetterStats:

@@ -18,7 +18,7 @@ from services.dead_letter.core.dead_letters import (
 )
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.selection import Selection, sequence_order
-from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
@@ -92,6 +92,7 @@ def new_row(dead_letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
         "last_failed_at": failed_at,
         "arrived_at": now,
         "last_action_at": now,
+        "replay_of": dead_letter.attributes.get(REPLAY_OF),
         **dict.fromkeys(("edit_of", "edited_as", "claimed_by", "claimed_until", "lost_by")),
     }
 

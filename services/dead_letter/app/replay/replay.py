@@ -169,7 +169,7 @@ class Replay:
         the dead letters are of a pipeline with another topic.
         """
         outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]), order.execute, mirrors_asked=self._mirrors is not None)
-        run = _Run(order, outcome, report, ReplayFailures(self._store), _Pace(order.rate))
+        run = _Run(order, outcome, report, ReplayFailures(self._store, self._clock.now()), _Pace(order.rate))
         if not order.execute:
             self._go_through(run)
             return outcome

@@ -36,8 +36,9 @@ class _Sample:
 class ReplayFailures:
     """What one replay has sent of late, and which of it has come back."""
 
-    def __init__(self, store: DeadLetterStore) -> None:
+    def __init__(self, store: DeadLetterStore, now: Nanoseconds) -> None:
         self._store = store
+        self._since = now
         self._samples: defaultdict[GroupId, _Sample] = defaultdict(_Sample)
         self._sent: deque[tuple[DeadLetterId, GroupId]] = deque(maxlen=_REMEMBERED)
         self._back: dict[DeadLetterId, None] = {}
@@ -73,7 +74,8 @@ class ReplayFailures:
             if ids:
                 again = Selection(ids=ids, states=frozenset({State.OPEN}))
                 found = self._store.find(again, limit=len(ids)).dead_letters
-                self._note([line.id for line in found if line.claimed_by is None])  # else another replay's by now
+                back = {line.id for line in found if line.claimed_by is None}  # else another replay's by now
+                self._note(sorted(back | {*self._store.brought_back(ids - back, self._since)}))
         return self._failing()
 
     def _note(self, back: Sequence[DeadLetterId]) -> None:

@@ -1,0 +1,18 @@
+"""From the replay of which dead letter one has come. Of those that are there already it is not known."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from services.dead_letter.adapters.store.schema import ExactText
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column."""
+    op.add_column("letters", sa.Column("replay_of", ExactText))
+    known = sa.text("replay_of IS NOT NULL")
+    op.create_index("letters_replay_of", "letters", ["replay_of"], sqlite_where=known, postgresql_where=known)
