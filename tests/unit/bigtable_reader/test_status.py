@@ -63,7 +63,7 @@ def test_each_stream_range_is_in_one_state_and_owners_are_reported() -> None:
     assert (shown["state"], shown["lag_seconds"]) == ("reading", 60)
     assert shown["unread"] == ["[b, end)"]
     assert exit_code(shown) == 0
-    assert "keys that no reader holds now: [b, end)" in list(lines(shown))
+    assert "keys that no reader owns now: [b, end)" in list(lines(shown))
     out = StringIO()
     print_answer(shown, lines(shown), True, out)
     assert msgspec.json.decode(out.getvalue()) == shown

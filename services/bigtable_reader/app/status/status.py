@@ -103,7 +103,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield from state_lines(shown)
     if shown["state"] != NOT_STARTED:
-        yield f"keys that no reader holds now: {', '.join(shown['unread']) or 'none'}"
+        yield f"keys that no reader owns now: {', '.join(shown['unread']) or 'none'}"
     yield from progress_lines(shown)
     for one in shown["snapshots"]:
         yield from summary_lines(one)
