@@ -30,7 +30,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 
 TRAIL_SHOWN: Final = 200
-"""Lines of a trail that are read besides its first: a message that another program repeats may have a million."""
+"""Lines of a trail, the newest, that say *failed again*, and others: a repeated message may have a million of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class DeadLetterStore(Protocol):
         """Return what there is, in numbers."""
 
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a dead letter, first things first: its arrival and the newest `TRAIL_SHOWN`."""
+        """Return what was done to a dead letter, first things first: `TRAIL_SHOWN` failures, and as much else."""
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write into the trail what changed nothing: values were shown, a dead letter was exported."""

@@ -254,19 +254,19 @@ def test_what_was_decided_while_it_was_edited_stands(store: DeadLetterStore, sta
     assert store.count(Selection()) == 1
 
 
-def test_of_a_dead_letter_that_comes_again_and_again_the_arrival_and_the_newest_failures_are_shown(
+def test_of_a_dead_letter_that_comes_again_and_again_the_newest_failures_are_shown_and_all_else(
     store: DeadLetterStore,
 ) -> None:
-    again = TRAIL_SHOWN + 300
+    discarded, again = one_in(State.DISCARDED, store), TRAIL_SHOWN + 300
     for first in range(0, again, 100):
-        arrivals = [an_arrival(a_dead_letter(), message_id=f"m{first + number}") for number in range(100)]
+        arrivals = [an_arrival(a_dead_letter(), message_id=f"again {first + number}") for number in range(100)]
         assert store.keep(arrivals, later(first)).seen == 0
-        assert store.keep(arrivals[::7], later(first)) == Kept(new=0, again=0, seen=15)
-    dead_letter = identity(a_dead_letter())
-    assert the(dead_letter, store).attempts == again
-    first_line, *newest = store.trail(dead_letter)
-    assert first_line.action is Action.ARRIVED
-    assert [one.more["message_id"] for one in newest] == [f"m{n}" for n in range(again - TRAIL_SHOWN, again)]
+        assert store.keep([*arrivals[::7], *arrivals[:2]], later(first)) == Kept(new=0, again=0, seen=17)
+    store.note([discarded], Action.VALUES_SHOWN, "eve", later(600))
+    assert the(discarded, store).attempts == again + 1
+    arrived, decided, *failures, shown = store.trail(discarded)
+    assert [one.action for one in (arrived, decided, shown)] == [Action.ARRIVED, Action.DISCARDED, Action.VALUES_SHOWN]
+    assert [one.more["message_id"] for one in failures] == [f"again {n}" for n in range(again - TRAIL_SHOWN, again)]
 
 
 def test_it_is_known_of_whose_replay_others_have_failed_and_when(store: DeadLetterStore) -> None:

@@ -80,7 +80,8 @@ class VersionsContract:
             SqlDeadLetterStore(database).keep([an_arrival()], NOW)
             with database.writing() as connection:  # what the later versions have beside the first
                 connection.execute(text(f"DROP TABLE {pipeline.name}"))
-                connection.execute(text("DROP INDEX letters_replay_of"))
+                for index in ("letters_replay_of", "letter_trail_decisions"):
+                    connection.execute(text(f"DROP INDEX {index}"))
                 connection.execute(text(f"ALTER TABLE {dead_letters.name} DROP COLUMN replay_of"))
                 connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
         with pytest.raises(MisconfiguredError, match="of an older version: start the service"):
@@ -95,6 +96,15 @@ class VersionsContract:
             store.keep([an_arrival(again, message_id="m2")], NOW)
             assert store.brought_back([DeadLetterId("1" * 32)], NOW) == set()
             assert store.brought_back([DeadLetterId("1" * 32)], Nanoseconds(0)) == {"1" * 32}
+
+    def test_arrivals_are_kept_by_the_same_statements_however_many_come(self, address: str) -> None:
+        with opened(address) as database:
+            store = SqlDeadLetterStore(database)
+            cached = []
+            for number in range(1, 31):
+                store.keep([an_arrival(a_dead_letter(row), message_id=f"{number} {row}") for row in range(number)], NOW)
+                cached.append(len(database._engine._compiled_cache or ()))
+        assert cached[-1] == cached[1], "each other number of conditions would be another statement"
 
     def test_a_reason_that_only_a_newer_version_knows_is_unexplained(self, address: str) -> None:
         with opened(address) as database:

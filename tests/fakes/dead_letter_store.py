@@ -246,7 +246,9 @@ class FakeDeadLetterStore:
         """Return what was done to a dead letter."""
         with self._lock:
             trail = self._dead_letters[dead_letter].trail if dead_letter in self._dead_letters else []
-        return [*trail[:-TRAIL_SHOWN][:1], *trail[-TRAIL_SHOWN:]]
+        again = [one for one in trail if one.action is Action.FAILED_AGAIN]
+        left_out = again[:-TRAIL_SHOWN]
+        return trail[:1] + [one for one in trail[1:] if one not in left_out] if left_out else list(trail)
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of dead letters."""

@@ -454,7 +454,7 @@ def watch(
         _wait_until_idle(query)
     elif (failure := query.exception()) is not None:
         if starts and PYTHON_LATE in str(failure):
-            raise PythonLateError(PYTHON_LATE)
+            raise PythonLateError(f"{PYTHON_LATE}: {PythonLateError.fix}")
         stop_tasks()  # those that wait for a service, until Spark ends them, release what they hold
     _raise_what_ended(query, may_end=may_end)
     query.stop()

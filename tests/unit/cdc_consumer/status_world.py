@@ -12,6 +12,7 @@ from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
+from shared.contracts.errors import TransientError
 from shared.runtime.health import Health, serving_health
 from shared.runtime.stop import Stop
 from tests.fakes.durable_bytes import FakeDurableBytes
@@ -31,15 +32,19 @@ class World:
         self.inspections = 0
         self.asked_of: Collection[str] = ()
         self.labelled: list[str] = []
+        self.refuses_labels = False
         self.kept = FakeDurableBytes()
         self.start()
 
     def start(self) -> None:
         """Be another process."""
         self.oldest_messages = OldestMessages(self.clock)
-        self.status = ConsumerStatus(
-            self.clock, self.read, lambda mirror: self.labelled.append(mirror.table), self.kept, self.oldest_messages
-        )
+        self.status = ConsumerStatus(self.clock, self.read, self.label, self.kept, self.oldest_messages)
+
+    def label(self, mirror: Mirror) -> None:
+        if self.refuses_labels:
+            raise TransientError("503")
+        self.labelled.append(mirror.table)
 
     def inspect(self, *mirrors: Mirror) -> Mapping[str, str]:
         """Return the states once these are what is listed."""

@@ -23,9 +23,11 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import SAFE_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
-from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table, table_definition
 from tests.unit.cdc_consumer.status_world import World as StatusWorld
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, PUBLISHED, WIDER, World
+
+PLANES = frozenset({table_definition(a_header()).column_list})
 
 
 def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None:
@@ -35,7 +37,7 @@ def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None
     assert world.names("airports") == {3: "name 1"}
     assert world.leases.acked == ["a0", "a1"]
     committed = parse_timestamp(COMMITTED) // 1000
-    note = TableNote(latest=Applied(committed, None, NOW // 1000))
+    note = TableNote(latest=Applied(committed, None, NOW // 1000), taken=PLANES)
     assert counts == Counts(
         messages=2,
         changes=3,
@@ -50,7 +52,7 @@ def test_an_announcement_makes_the_table_and_is_acked(world: World) -> None:
     counts = world.apply(a_message())
 
     assert "planes" in world.tables.there
-    assert (counts.acked, counts.changes, counts.tables) == (1, 0, {"planes": TableNote()})
+    assert (counts.acked, counts.changes, counts.tables) == (1, 0, {"planes": TableNote(taken=PLANES)})
 
 
 def test_no_messages_is_no_effect(world: World) -> None:
@@ -270,6 +272,11 @@ def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> No
         world.apply(a_message(data=b"garbage"))
 
 
+def test_a_column_list_whose_changes_wait_anywhere_is_not_taken() -> None:
+    one, two = TableNote(failing=frozenset("ab"), taken=frozenset("c")), TableNote(taken=frozenset("ad"))
+    assert one.plus(two) == two.plus(one) == TableNote(failing=frozenset("ab"), taken=frozenset("cd"))
+
+
 def test_counts_add_up() -> None:
     waits, healthy = TableNote(deferred="no permission"), TableNote(latest=Applied(5, 6, 7))
     one = Counts(
@@ -355,7 +362,9 @@ def test_the_latest_change_has_its_time_at_each_stage(world: World) -> None:
 
     committed = parse_timestamp(COMMITTED) // 1000
     assert counts.tables == {
-        "planes": TableNote(latest=Applied(committed, parse_timestamp("2026-11-21T12:00:02Z") // 1000, NOW // 1000))
+        "planes": TableNote(
+            latest=Applied(committed, parse_timestamp("2026-11-21T12:00:02Z") // 1000, NOW // 1000), taken=PLANES
+        )
     }
 
 
@@ -422,7 +431,7 @@ def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: o
     counts = world.apply(a_message(a_change(1), header=header), a_message(a_change(1), header=AIRPORTS))  # type: ignore[arg-type]
 
     assert counts.tables[name].unfit.startswith(reason)
-    assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest)
+    assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest, taken=PLANES)
 
 
 @pytest.mark.parametrize(

@@ -470,6 +470,20 @@ def test_a_dataset_that_cannot_be_listed_keeps_its_mirrors_and_hides_no_other(wo
     assert world.document()["labels"]["error"] == ""
 
 
+def test_a_label_that_could_not_be_written_is_written_once_its_dataset_can_be_listed_again(world: World) -> None:
+    made, again = Mirror("air.crew", MICROS), Mirror("air.crew", MICROS + 1)
+    world.inspect(made)
+    world.refuses_labels = True
+    assert world.inspect(again) == {"air.crew": "pending resync"}
+    world.refuses_labels = False
+    world.clock.pass_time(timedelta(seconds=11))
+    world.mirrors = PartlyListedError("503", [], {"air"})
+    assert world.states() == {"air.crew": "pending resync"}
+    assert world.labelled == []
+    assert world.inspect(again) == {"air.crew": "pending resync"}
+    assert world.labelled == ["air.crew"]
+
+
 @pytest.mark.parametrize("back", [{"not_pulled": ""}, {"counts": Counts(taken=1)}])
 def test_while_the_subscription_cannot_be_pulled_from_it_does_not_run(back: Mapping[str, Any]) -> None:
     world = World()

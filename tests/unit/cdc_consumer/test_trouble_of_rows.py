@@ -89,24 +89,26 @@ def test_a_row_of_another_column_list_reports_nothing_of_a_list_that_fails_as_a_
     assert world.dead_letters.kept == {}
 
 
-def test_a_table_of_which_one_column_list_always_fails_is_deferred_whatever_else_of_it_is_taken(world: World) -> None:
-    status = StatusWorld()
-    status.clock = world.clock
+def test_a_table_of_which_one_column_list_always_fails_is_deferred_whatever_is_taken_of_others(world: World) -> None:
+    status, other_process = StatusWorld(), World()
+    status.clock = other_process.clock = world.clock
     status.start()
     world.apply(a_message(a_change(3)))
     world.writer.stuck = lambda _table, row: "colour" in row
+    failing = a_message(a_change(1, colour="red"), header=WIDER)
     for delivery in range(1, 5):
-        message = a_message(a_change(1, colour="red"), header=WIDER, delivery_attempt=delivery)
-        for messages in ([message], [a_message(a_change(3, delivery + 1))]):
-            status.take(counts := world.apply(*messages))
-            assert counts.deferred == (messages == [message])
+        for process, message in (
+            (world, {**failing, "delivery_attempt": delivery}),
+            (other_process, a_message(a_change(3))),
+        ):
+            status.take(counts := process.apply(message))
+            assert counts.deferred == (process is world)
             assert (list(status.status.failing()), status.states()) == (["planes"], {"planes": "deferred"})
         world.clock.pass_time(timedelta(minutes=4))
     (since,) = status.status.failing().values()
     assert world.clock.now() // 1_000 - since > timedelta(minutes=15) / timedelta(microseconds=1)
 
-    world.writer.stuck = lambda _table, _row: False
-    status.take(world.apply(a_message(a_change(1, colour="red"), header=WIDER)))
+    status.take(other_process.apply(failing))
     assert (status.status.failing(), status.states()) == ({}, {"planes": "running"})
 
 

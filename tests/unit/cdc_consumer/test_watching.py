@@ -79,7 +79,8 @@ LATE = "org.apache.spark.SparkException: Python worker failed to connect back.\n
 
 
 @pytest.mark.parametrize(
-    ("progress", "raises", "told"), [(None, PythonLateError, []), ({"batchId": 0}, QueryFailedError, ["stop"])]
+    ("progress", "raises", "told"),
+    [(None, PythonLateError, []), ({"batchId": 0}, QueryFailedError, ["stop"])],
 )
 def test_a_query_whose_python_process_is_late_can_start_again_unless_it_was_at_work(
     progress: object, raises: type[Exception], told: list[str], tmp_path: Path

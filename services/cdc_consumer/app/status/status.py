@@ -74,6 +74,8 @@ class _Table:
     deferred: str = ""
     deferred_since: int = 0
     deferred_until: _Due = field(default_factory=_Due)
+    failing_lists: frozenset[str] = frozenset()
+    """The column lists whose changes are deferred, whatever is taken of others."""
     unfit: str = ""
     unfit_since: int = 0
     unfit_until: int = 0
@@ -339,7 +341,8 @@ class ConsumerStatus:
             labels.asked_at = now
             try:
                 errors: list[str] = []
-                labels.mirrors = [self._compared(one, errors) for one in self._list_mirrors(errors)]
+                listed, kept = self._list_mirrors(errors)
+                labels.mirrors = [*(self._compared(one, errors) for one in listed), *kept]
                 self._report_dropped({one.table for one in labels.mirrors})
                 labels.read_at, labels.error = now, "; ".join(errors)
             except (TransientError, MisconfiguredError) as error:
@@ -349,15 +352,15 @@ class ConsumerStatus:
         finally:
             labels.reading.release()
 
-    def _list_mirrors(self, errors: list[str]) -> Sequence[Mirror]:
-        """Return the mirrors that there are; those of datasets that cannot be listed now as they were."""
+    def _list_mirrors(self, errors: list[str]) -> tuple[Sequence[Mirror], Sequence[Mirror]]:
+        """Return the mirrors that there are, and as they were those of datasets that cannot be listed now."""
         try:
-            return self._read_mirrors(self._datasets())
+            return self._read_mirrors(self._datasets()), ()
         except PartlyListedError as error:
             errors.append(str(error))
             structlog.get_logger().warning("labels_not_read", error=str(error))
             before = (one for one in self._labels.mirrors if "." in one.table)
-            return [*error.mirrors, *(one for one in before if one.table.partition(".")[0] in error.not_listed)]
+            return error.mirrors, [one for one in before if one.table.partition(".")[0] in error.not_listed]
 
     def _datasets(self) -> Collection[str]:
         """Return the datasets of tables that were reported or seen with one, which need not be named in any setting."""
@@ -415,9 +418,12 @@ class ConsumerStatus:
 
 
 def _note(table: _Table, note: TableNote, now: int) -> None:
-    if note.deferred and not table.deferred_for(now):
-        table.deferred_since = now
-    table.deferred = note.deferred
+    if not table.deferred_for(now):
+        table.failing_lists = frozenset()
+        table.deferred_since = now if note.deferred else table.deferred_since
+    table.failing_lists = (table.failing_lists - note.taken) | note.failing
+    if note.deferred or not table.failing_lists:  # else those of another column list still wait
+        table.deferred = note.deferred
     if note.latest is not None or not note.unfit:
         table.unfit = ""
     else:

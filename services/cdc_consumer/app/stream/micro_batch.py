@@ -351,10 +351,6 @@ class _Task:
         tables = dict(table_notes(self._lists, self._decoded, self._messages, self.deferred, now, plan))
         longest = max(self.deferred.values(), default=None)
         again_at = microseconds(now) + (longest or timedelta(0)) // timedelta(microseconds=1)
-        here, monotonic = {one.definition for one in self._lists}, self._clock.monotonic()
-        for table, note in tables.items():
-            if not note.deferred and (why := self._known.waits(table, here, monotonic)):
-                tables[table] = note.plus(TableNote(deferred=why))
         for table, why in self._unnoted.items():
             tables[table] = tables.get(table, TableNote()).plus(TableNote(deferred=why, stuck=why, again_at=again_at))
         for table, why in self._not_kept.items():

@@ -70,14 +70,15 @@ def _waiting_note(
 
 
 def _note(one: ListWrites, messages: pa.Table, deferred: Mapping[int, timedelta], now: Nanoseconds) -> TableNote:
+    this = frozenset({one.definition.column_list})
     if one.trouble is not None:
-        return TableNote(deferred=one.trouble.shown, again_at=_again_at(one, deferred, now))
+        return TableNote(deferred=one.trouble.shown, again_at=_again_at(one, deferred, now), failing=this)
     if one.conflict is not None:
-        return TableNote(unfit=str(one.conflict))
-    note = TableNote()
+        return TableNote(unfit=str(one.conflict), taken=this)
+    note = TableNote(taken=this)
     if one.stuck:
         why = f"rows that fail each time they come ({len(one.stuck)}): {next(iter(one.stuck.values()))}"
-        note = TableNote(stuck=why, again_at=_again_at(one, deferred, now))
+        note = TableNote(stuck=why, again_at=_again_at(one, deferred, now), taken=this)
     committed = one.changes.rows[one.definition.commit_timestamp]
     latest = pc.max(committed)
     if not latest.is_valid:

@@ -20,7 +20,6 @@ from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Monotonic
 
 FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
-_COMES_AGAIN: Final = timedelta(minutes=11)  # by then what was deferred for longest has come again, here or elsewhere
 NEVER: Final = Monotonic(-(1 << 62))
 _LATE: Final = 3  # appends that are kept without an answer: each has a connection
 _CANARIES: Final = 1_000  # tables of which a row is kept
@@ -120,13 +119,6 @@ class TablesInTrouble:
             return False
         trouble.certain = trouble.certain or self.others_accepted_since(definition.identity, trouble.since)
         return trouble.certain
-
-    def waits(self, table: str, but_not: Collection[TableDefinition], now: Monotonic) -> str:
-        """Return why changes of another column list of a table wait, if they came lately; empty: none do."""
-        for definition, trouble in self._troubles.items():
-            if definition.identity == table and definition not in but_not and now <= later(trouble.seen, _COMES_AGAIN):
-                return trouble.why
-        return ""
 
     def latest_error(self, definition: TableDefinition) -> TableTroubleError | None:
         """Return a column list's latest error text; None if none is known."""

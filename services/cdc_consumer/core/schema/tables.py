@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -84,6 +85,11 @@ class TableDefinition:
     def identity(self) -> str:
         """Return what tells the table from every other: its name, and its dataset where that is not the usual one."""
         return f"{self.dataset}.{self.name}" if self.dataset else self.name
+
+    @property
+    def column_list(self) -> str:
+        """Return what tells a column list of the table from its others, in any process."""
+        return f"{crc32(repr(self.columns).encode()):08x}"
 
     @property
     def clustering(self) -> tuple[str, ...]:

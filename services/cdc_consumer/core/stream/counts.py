@@ -54,6 +54,10 @@ class TableNote:
     """When the last of the changes that wait come again, in microseconds."""
     latest: Applied | None = None
     """The latest commit that was written or superseded."""
+    failing: frozenset[str] = frozenset()
+    """The column lists whose changes wait, by `TableDefinition.column_list`; empty: those of the whole table do."""
+    taken: frozenset[str] = frozenset()
+    """The column lists whose changes do not wait."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deferred", self.deferred[:_WORDS])
@@ -70,6 +74,8 @@ class TableNote:
             stuck=self.stuck or other.stuck,
             again_at=max(again, default=None),
             latest=max(latest, key=lambda one: one.committed, default=None),
+            failing=self.failing | other.failing,
+            taken=(self.taken | other.taken) - self.failing - other.failing,
         )
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    text,
 )
 
 
@@ -45,6 +46,8 @@ class ExactText(TypeDecorator[str]):
 
 
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER numbers its rows by itself there
+
+_DECIDED: Final = text("action <> 'failed_again'")
 
 metadata: Final = MetaData()
 
@@ -110,6 +113,7 @@ trail: Final = Table(
     Column("result", ExactText, nullable=False),
     Column("more", Text, nullable=False),  # a JSON object, in ASCII
     Index("letter_trail_of", "n", "k"),
+    Index("letter_trail_decisions", "n", "k", sqlite_where=_DECIDED, postgresql_where=_DECIDED),
 )
 
 # Of which pipeline the dead letters are: a row for its subscription, and one for its topic.

@@ -1,14 +1,13 @@
 """Dead letters that arrive: new ones, and known ones that failed again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, insert, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from services.dead_letter.adapters.store.schema import dead_letters, deliveries, payloads
 from services.dead_letter.adapters.store.store_rows import (
-    chunks,
     entry,
     locked,
     new_row,
@@ -33,10 +32,10 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
     """Remember dead letters in one transaction; see `DeadLetterStore.keep`."""
     firsts = {DeadLetterId(one.dead_letter.identity): one.dead_letter for one in reversed(arrivals)}
     rows, added = _rows(connection, firsts, now)
-    seen_before = _deliveries(
+    fresh = _fresh(
         connection, [(rows[DeadLetterId(one.dead_letter.identity)]["n"], one.message_id) for one in arrivals]
     )
-    brought: list[dict[str, Any]] = []
+    changed: set[int] = set()
     entries: list[dict[str, Any]] = []
     new = again = seen = 0
     for arrival in arrivals:
@@ -44,11 +43,11 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
         identity = DeadLetterId(dead_letter.identity)
         row = rows[identity]
         delivery = (row["n"], arrival.message_id)
-        if delivery in seen_before:
+        if delivery not in fresh:
             seen += 1
             continue
-        seen_before.add(delivery)
-        brought.append({"n": row["n"], "message_id": arrival.message_id})
+        fresh.remove(delivery)
+        changed.add(row["n"])
         more = {"message_id": arrival.message_id, "reason": dead_letter.reason.value}
         if identity in added:
             added.remove(identity)
@@ -60,10 +59,7 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
             entries.append(entry(row["n"], Action.FAILED_AGAIN, COLLECTOR, now, row["state"], more))
         row["attempts"] += 1
         row["last_action_at"] = now
-    changed = {delivery["n"] for delivery in brought}
     _save(connection, [row for row in rows.values() if row["n"] in changed])
-    if brought:
-        connection.execute(insert(deliveries), brought)
     write_trail(connection, entries)
     return Kept(new=new, again=again, seen=seen)
 
@@ -88,15 +84,12 @@ def _rows(
     return {one: dict(row._mapping) for one, row in found.items()}, added
 
 
-def _deliveries(connection: Connection, arrived: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Return which of these have come before. One dead letter may have come a million times."""
-    found: set[tuple[int, str]] = set()
-    for some in chunks(sorted(arrived)):
-        # not `IN` of pairs, for which SQLite would read them all
-        any_of = or_(*(and_(deliveries.c.n == n, deliveries.c.message_id == one) for n, one in some))
-        rows = connection.execute(select(deliveries.c.n, deliveries.c.message_id).where(any_of))
-        found |= {(n, message_id) for n, message_id in rows}
-    return found
+def _fresh(connection: Connection, arrived: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Remember deliveries, and return those that have not come before. A dead letter may have come a million times."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    adding = dialect.insert(deliveries).on_conflict_do_nothing().returning(deliveries.c.n, deliveries.c.message_id)
+    rows = connection.execute(adding, [{"n": n, "message_id": one} for n, one in dict.fromkeys(arrived)])
+    return {(n, one) for n, one in rows}
 
 
 def _fail_again(row: dict[str, Any], dead_letter: DeadLetter) -> None:

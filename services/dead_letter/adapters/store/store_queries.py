@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import and_, case, func, select, tuple_
@@ -209,10 +210,12 @@ class DeadLetterQueries:
 
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a dead letter."""
-        of_it = select(trail).join(dead_letters, _c.n == trail.c.n).where(_c.id == dead_letter)
+        of_it = (
+            select(trail).join(dead_letters, _c.n == trail.c.n).where(_c.id == dead_letter).order_by(trail.c.k.desc())
+        )
+        again = trail.c.action == Action.FAILED_AGAIN.value
         with self._database.reading() as connection:
-            first = connection.execute(of_it.order_by(trail.c.k).limit(1)).all()
-            newest = connection.execute(of_it.order_by(trail.c.k.desc()).limit(TRAIL_SHOWN)).all()[::-1]
+            newest = [connection.execute(of_it.where(kind).limit(TRAIL_SHOWN)).all() for kind in (again, ~again)]
             return [
                 TrailEntry(
                     dead_letter=dead_letter,
@@ -222,7 +225,7 @@ class DeadLetterQueries:
                     result=row.result,
                     more=json.loads(row.more),
                 )
-                for row in [*(row for row in first if row.k < newest[0].k), *newest]
+                for row in sorted(chain(*newest), key=lambda row: int(row.k))
             ]
 
 
