@@ -287,6 +287,10 @@ def test_it_is_known_of_whose_replay_others_have_failed_and_when(store: DeadLett
     assert store.brought_back([], FAILED) == set()
 
 
+def test_where_nothing_arrives_nothing_is_kept(store: DeadLetterStore) -> None:
+    assert store.keep([], NOW) == Kept(new=0, again=0, seen=0)
+
+
 def test_a_dead_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:
     failed = one_in(State.DISCARDED, store, a_dead_letter(1, seconds=500))
     shown = one_in(State.DISCARDED, store, a_dead_letter(2))

@@ -30,6 +30,8 @@ _CHANGING = (
 
 def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
     """Remember dead letters in one transaction; see `DeadLetterStore.keep`."""
+    if not arrivals:
+        return Kept(new=0, again=0, seen=0)
     firsts = {DeadLetterId(one.dead_letter.identity): one.dead_letter for one in reversed(arrivals)}
     rows, added = _rows(connection, firsts, now)
     fresh = _fresh(
