@@ -30,7 +30,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 
 TRAIL_SHOWN: Final = 200
-"""Lines of a trail, the newest, that say *failed again*, and others: a repeated message may have a million of these."""
+"""Lines of a trail that are read of either kind: a message that is repeated may have a million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,11 @@ class DeadLetterStore(Protocol):
         """Return what there is, in numbers."""
 
     def trail(self, dead_letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a dead letter, first things first: `TRAIL_SHOWN` failures, and as much else."""
+        """Return what was done to a dead letter, first things first.
+
+        Of lines that come without end (failed again, values shown, exported) the newest `TRAIL_SHOWN`, and as many
+        others.
+        """
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write into the trail what changed nothing: values were shown, a dead letter was exported."""

@@ -36,6 +36,8 @@ from shared.contracts.timestamps import Nanoseconds
 
 _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSEDED, State.DISCARDED: Action.DISCARDED}
 
+_REPEATED: Final = (Action.FAILED_AGAIN, Action.VALUES_SHOWN, Action.EXPORTED)
+
 
 @dataclass
 class _Row:
@@ -246,9 +248,9 @@ class FakeDeadLetterStore:
         """Return what was done to a dead letter."""
         with self._lock:
             trail = self._dead_letters[dead_letter].trail if dead_letter in self._dead_letters else []
-        again = [one for one in trail if one.action is Action.FAILED_AGAIN]
-        left_out = again[:-TRAIL_SHOWN]
-        return trail[:1] + [one for one in trail[1:] if one not in left_out] if left_out else list(trail)
+        repeated = [place for place, one in enumerate(trail) if one.action in _REPEATED]
+        left_out = {*repeated[:-TRAIL_SHOWN]}
+        return [one for place, one in enumerate(trail) if place not in left_out]
 
     def note(self, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
         """Write a line into the trail of dead letters."""

@@ -27,7 +27,7 @@ from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_messa
 from tests.unit.cdc_consumer.status_world import World as StatusWorld
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, PUBLISHED, WIDER, World
 
-PLANES = frozenset({table_definition(a_header()).column_list})
+PLANES, OF_AIRPORTS = (frozenset({table_definition(one).column_list}) for one in (a_header(), AIRPORTS))
 
 
 def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None:
@@ -37,13 +37,16 @@ def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None
     assert world.names("airports") == {3: "name 1"}
     assert world.leases.acked == ["a0", "a1"]
     committed = parse_timestamp(COMMITTED) // 1000
-    note = TableNote(latest=Applied(committed, None, NOW // 1000), taken=PLANES)
+    latest = Applied(committed, None, NOW // 1000)
     assert counts == Counts(
         messages=2,
         changes=3,
         rows_written=3,
         acked=2,
-        tables={"airports": note, "planes": note},
+        tables={
+            "airports": TableNote(latest=latest, taken=OF_AIRPORTS),
+            "planes": TableNote(latest=latest, taken=PLANES),
+        },
         max_commit_timestamp=committed,
     )
 
@@ -431,7 +434,7 @@ def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: o
     counts = world.apply(a_message(a_change(1), header=header), a_message(a_change(1), header=AIRPORTS))  # type: ignore[arg-type]
 
     assert counts.tables[name].unfit.startswith(reason)
-    assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest, taken=PLANES)
+    assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest, taken=OF_AIRPORTS)
 
 
 @pytest.mark.parametrize(

@@ -453,6 +453,26 @@ def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_
     assert (labels["error"], labels["error_code"]) == ("grant a role [made-up]", "made-up")
 
 
+def test_a_column_list_that_fails_has_a_reason_and_an_end_of_its_own(world: World) -> None:
+    def take(note: TableNote) -> None:
+        world.take(Counts(tables={"planes": note}))
+
+    take(TableNote(deferred="no column", failing=frozenset("2"), again_at=MICROS + 30_000_000))
+    take(TableNote(deferred="no answer"))  # a task still attempts another list
+    assert world.status.deferred() == {"planes": "no column"}
+    take(TableNote(taken=frozenset("1")))
+    assert world.status.deferred() == {"planes": "no column"}
+    for _ in range(2):  # those of list 2 come no more
+        world.clock.pass_time(timedelta(minutes=20))
+        take(TableNote(deferred="no answer"))
+        take(TableNote(taken=frozenset("1")))
+    assert (world.status.failing(), world.states()) == ({}, {"planes": "running"})
+    take(TableNote(deferred="one", failing=frozenset("1")))
+    take(TableNote(deferred="two", failing=frozenset("2")))
+    take(TableNote(taken=frozenset("1")))
+    assert world.status.deferred() == {"planes": "two"}
+
+
 def test_a_dataset_that_cannot_be_listed_keeps_its_mirrors_and_hides_no_other(world: World) -> None:
     there = [Mirror("planes", MICROS), Mirror("air.crew", MICROS), Mirror("sea.ships", MICROS)]
     assert set(world.inspect(*there)) == {"planes", "air.crew", "sea.ships"}

@@ -112,6 +112,21 @@ def test_a_table_of_which_one_column_list_always_fails_is_deferred_whatever_is_t
     assert (status.status.failing(), status.states()) == ({}, {"planes": "running"})
 
 
+def test_a_table_of_another_source_stays_deferred_whatever_is_taken_of_the_first(world: World) -> None:
+    status, first, other = StatusWorld(), a_header("air.planes"), a_header("air_planes")
+    status.clock = world.clock
+    status.start()
+    world.apply(a_message(a_change(1), header=first))
+    for delivery in range(1, 5):
+        of_other = a_message(a_change(1), header=other, delivery_attempt=delivery)
+        for message in (of_other, a_message(a_change(1, delivery + 1), header=first)):
+            status.take(world.apply(message))
+            assert list(status.status.failing()) == ["air_planes"]
+        world.clock.pass_time(timedelta(minutes=4))
+    (since,) = status.status.failing().values()
+    assert world.clock.now() // 1_000 - since > timedelta(minutes=15) / timedelta(microseconds=1)
+
+
 def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
     world = World(tables_file='[tables.planes]\nmode = "history"')
     world.clock.ticks = timedelta(seconds=1)

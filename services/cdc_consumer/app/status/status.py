@@ -70,12 +70,22 @@ class _Due:
 
 
 @dataclass(slots=True)
+class _Deferred:
+    """Why changes are deferred, and since when. If they have not come again for long, they are not.
+
+    Another consumer has applied them then, or they are dead letters. Time in which this consumer pulls nothing does not
+    count: `_Due.expect_after`.
+    """
+
+    why: str
+    since: int
+    until: _Due = field(default_factory=_Due)
+
+
+@dataclass(slots=True)
 class _Table:
-    deferred: str = ""
-    deferred_since: int = 0
-    deferred_until: _Due = field(default_factory=_Due)
-    failing_lists: frozenset[str] = frozenset()
-    """The column lists whose changes are deferred, whatever is taken of others."""
+    deferred: dict[str, _Deferred] = field(default_factory=dict)
+    """By column list; empty: all changes of the table."""
     unfit: str = ""
     unfit_since: int = 0
     unfit_until: int = 0
@@ -102,23 +112,21 @@ class _Table:
             return None
         return self.unfit, self.unfit_since
 
-    def deferred_for(self, now: int) -> str:
-        """Return why its changes are deferred now; empty: they are not.
-
-        If they have not come again for long, they do not: another consumer has applied them, or they are dead letters.
-        Time in which this consumer pulls nothing does not count: `expect_after`.
-        """
-        return self.deferred if now < self.deferred_until.until else ""
+    def deferred_now(self, now: int) -> _Deferred | None:
+        """Return what has been deferred for longest of what is deferred now; None: nothing is."""
+        return min((one for one in self.deferred.values() if now < one.until.until), key=_since, default=None)
 
     def expect_after(self, since: int, now: int) -> None:
         """Expect again, from now on, what was to come again at a time since which nothing has been pulled."""
-        self.deferred_until.expect_after(since, now, FORGOTTEN_AFTER)
+        for one in self.deferred.values():
+            one.until.expect_after(since, now, FORGOTTEN_AFTER)
         self.stuck_until.expect_after(since, now, _ON_ITS_WAY)
         self.again_at.expect_after(since, now, _ON_ITS_WAY)
 
     def waits_for(self, now: int) -> str:
         """Return why some of its changes wait now; empty: none does. Rows that are stuck do until they come again."""
-        return self.deferred_for(now) or (self.stuck if now < self.stuck_until.until else "")
+        deferred = self.deferred_now(now)
+        return deferred.why if deferred is not None else self.stuck if now < self.stuck_until.until else ""
 
 
 @dataclass(slots=True)
@@ -305,7 +313,8 @@ class ConsumerStatus:
         """Return the tables whose messages are deferred, and since when in microseconds, the longest first."""
         with self._lock:
             now = self._expect_again(self._micros())
-            since = ((name, one.deferred_since) for name, one in self._tables.items() if one.deferred_for(now))
+            found = ((name, one.deferred_now(now)) for name, one in self._tables.items())
+            since = ((name, one.since) for name, one in found if one is not None)
             return dict(sorted(since, key=lambda each: (each[1], each[0])))
 
     def _expect_again(self, now: int) -> int:
@@ -418,12 +427,14 @@ class ConsumerStatus:
 
 
 def _note(table: _Table, note: TableNote, now: int) -> None:
-    if not table.deferred_for(now):
-        table.failing_lists = frozenset()
-        table.deferred_since = now if note.deferred else table.deferred_since
-    table.failing_lists = (table.failing_lists - note.taken) | note.failing
-    if note.deferred or not table.failing_lists:  # else those of another column list still wait
-        table.deferred = note.deferred
+    before = {name: one for name, one in table.deferred.items() if now < one.until.until}
+    table.deferred = {name: one for name, one in before.items() if name and name not in note.taken}
+    for name in (note.failing or {""}) if note.deferred else ():
+        known = before.get(name)
+        table.deferred[name] = _Deferred(note.deferred, now if known is None else known.since)
+        # a task still attempts it, or messages come again
+        again_at = (note.again_at or 0) + _ON_ITS_WAY // timedelta(microseconds=1)
+        table.deferred[name].until.rise(max(now, again_at) + FORGOTTEN_AFTER // timedelta(microseconds=1))
     if note.latest is not None or not note.unfit:
         table.unfit = ""
     else:
@@ -437,8 +448,6 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
             table.stuck_since = table.stuck_since if now < table.stuck_until.until else now
             table.stuck = note.stuck
             table.stuck_until.rise(again_at)
-    if note.deferred:  # a task still attempts it, or messages come again
-        table.deferred_until.rise(max(now, table.again_at.at) + FORGOTTEN_AFTER // timedelta(microseconds=1))
     if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
         table.latest = note.latest
         table.unapplied_since = table.unapplied_since or note.latest.applied or 0
@@ -458,7 +467,8 @@ def _shown(
     """Return one table; its state is the first of its troubles: what holds it up before what it lacks."""
     troubles = []
     if why := table.waits_for(now):
-        since = table.deferred_since if table.deferred_for(now) else table.stuck_since
+        deferred = table.deferred_now(now)
+        since = deferred.since if deferred is not None else table.stuck_since
         troubles.append({"state": DEFERRED, "since": _time(since), "why": why})
     if refusal := table.refusal(now, refused_after, mirrored=mirror is not None):
         troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})
@@ -480,6 +490,10 @@ def _shown(
         "unapplied_since": _time(table.unapplied_since or None if mirror is not None else None),
         "lag_seconds": stages(table.latest),
     }
+
+
+def _since(one: _Deferred) -> int:
+    return one.since
 
 
 def _micros_between(earlier: int, later: int) -> timedelta:

@@ -88,8 +88,8 @@ class TableDefinition:
 
     @property
     def column_list(self) -> str:
-        """Return what tells a column list of the table from its others, in any process."""
-        return f"{crc32(repr(self.columns).encode()):08x}"
+        """Return what tells a column list of the table from its others, those of another source too, in any process."""
+        return f"{crc32(repr((self.mirror_of, self.primary_key, self.columns)).encode()):08x}"
 
     @property
     def clustering(self) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ class ExactText(TypeDecorator[str]):
 
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER numbers its rows by itself there
 
-_DECIDED: Final = text("action <> 'failed_again'")
+DECIDED: Final = "action NOT IN ('failed_again', 'values_shown', 'exported')"
+"""Of lines of the trail that say more than what is repeated without end."""
 
 metadata: Final = MetaData()
 
@@ -113,7 +114,7 @@ trail: Final = Table(
     Column("result", ExactText, nullable=False),
     Column("more", Text, nullable=False),  # a JSON object, in ASCII
     Index("letter_trail_of", "n", "k"),
-    Index("letter_trail_decisions", "n", "k", sqlite_where=_DECIDED, postgresql_where=_DECIDED),
+    Index("letter_trail_decisions", "n", "k", sqlite_where=text(DECIDED), postgresql_where=text(DECIDED)),
 )
 
 # Of which pipeline the dead letters are: a row for its subscription, and one for its topic.

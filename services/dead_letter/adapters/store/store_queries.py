@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from sqlalchemy import and_, case, func, literal_column, select, tuple_
+from sqlalchemy import and_, case, func, select, text, tuple_
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
-from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, dead_letters, payloads, trail
+from services.dead_letter.adapters.store.schema import BY_GROUP, DECIDED, REPLAY_ORDER, dead_letters, payloads, trail
 from services.dead_letter.adapters.store.store_rows import (
     AT_A_TIME,
     LINE,
@@ -213,9 +213,9 @@ class DeadLetterQueries:
         of_it = (
             select(trail).join(dead_letters, _c.n == trail.c.n).where(_c.id == dead_letter).order_by(trail.c.k.desc())
         )
-        again = trail.c.action == literal_column(f"'{Action.FAILED_AGAIN.value}'")  # as its index has it
+        kinds = text(DECIDED), text(f"NOT ({DECIDED})")  # as the index has it
         with self._database.reading() as connection:
-            newest = [connection.execute(of_it.where(kind).limit(TRAIL_SHOWN)).all() for kind in (again, ~again)]
+            newest = [connection.execute(of_it.where(kind).limit(TRAIL_SHOWN)).all() for kind in kinds]
             return [
                 TrailEntry(
                     dead_letter=dead_letter,

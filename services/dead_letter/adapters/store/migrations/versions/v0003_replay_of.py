@@ -12,11 +12,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, and an index of what was done to a dead letter besides failing again."""
+    """Add the column, and an index of what was done to a dead letter besides what is repeated."""
     op.add_column("letters", sa.Column("replay_of", ExactText))
     known = sa.text("replay_of IS NOT NULL")
     op.create_index("letters_replay_of", "letters", ["replay_of"], sqlite_where=known, postgresql_where=known)
-    decided = sa.text("action <> 'failed_again'")
+    decided = sa.text("action NOT IN ('failed_again', 'values_shown', 'exported')")
     op.create_index(
         "letter_trail_decisions", "letter_trail", ["n", "k"], sqlite_where=decided, postgresql_where=decided
     )
