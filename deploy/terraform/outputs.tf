@@ -24,6 +24,7 @@ output "settings" {
         SPANNER_INSTANCE     = var.spanner.instance
         SPANNER_DATABASE     = var.spanner.database
         PARTITION_DATABASE   = google_spanner_database.partitions[0].name
+        SNAPSHOT_DATA_BOOST  = var.spanner.data_boost
       }
     },
     var.bigtable == null ? {} : {

@@ -140,7 +140,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "snapshot_ends_not_announced": "The ends of snapshots could not be announced; that is tried again",
     "snapshot_finished": "The snapshot of a table has finished",
     "snapshot_goes_on_at_a_new_time": "A snapshot goes on at a new time, because the old one is no longer readable",
-    "snapshot_left_out": "The end of a snapshot does not count, because its table is left out",
+    "snapshot_left_out": "Rows of a snapshot, or its end, do not count, because their table is left out",
     "snapshot_not_cut": "A snapshot could not be divided into key ranges, so it is read in one",
     "snapshot_not_requested": "No snapshot was requested at the first start",
     "snapshot_of_no_table": "A snapshot was ended, because its table is not mirrored",

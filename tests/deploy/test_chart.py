@@ -488,6 +488,20 @@ def test_readers_are_scaled_by_cpu_and_lag_and_consumers_by_the_oldest_message()
     assert reader["prometheus"]["query"].startswith("max(millrace_reader_lag_seconds{")
 
 
+def test_consumers_are_scaled_by_a_subscription_of_another_project_too() -> None:
+    full = "projects/other/subscriptions/x"
+    objects = rendered("bigtable", "--set", f"consumer.settings.SUBSCRIPTION={full}")
+    names = [
+        trigger["metadata"]["subscriptionName"]
+        for one in objects
+        if one["kind"] == "ScaledObject"
+        for trigger in one["spec"]["triggers"]
+        if trigger["type"] == "gcp-pubsub"
+    ]
+
+    assert names == [full]
+
+
 def test_a_reader_is_scaled_by_the_lag_of_its_own_pods_and_not_while_it_is_paused() -> None:
     """Not by that of a reader whose name begins as its own does."""
     (query,) = (
@@ -530,7 +544,7 @@ def test_metrics_and_the_console_are_all_that_is_reached_and_what_leaves_goes_to
 def test_prometheus_can_tell_services_from_each_other_by_the_labels_that_the_page_names() -> None:
     page = (ROOT / "docs/how-to/monitor.md").read_text()
     (text,) = re.findall(r"```yaml\n(scrape_configs:.+?)```", page, re.DOTALL)
-    ((only, job, *_),) = (scraping["relabel_configs"] for scraping in yaml.safe_load(text)["scrape_configs"])
+    ((only, job, *more),) = (scraping["relabel_configs"] for scraping in yaml.safe_load(text)["scrape_configs"])
 
     jobs = []
     for pod in services("bigtable"):
@@ -542,6 +556,8 @@ def test_prometheus_can_tell_services_from_each_other_by_the_labels_that_the_pag
         assert ";".join(found[name] for name in only["source_labels"]) == only["regex"]
         jobs.append(job["separator"].join(found[name] for name in job["source_labels"]))
     assert (job["target_label"], only["action"]) == ("job", "keep")
+    of_pod = {one["target_label"] for one in more if one["source_labels"] == ["__meta_kubernetes_pod_name"]}
+    assert "instance" in of_pod, "the rule for restarts would see another series of each pod that is made again"
     assert sorted(jobs) == ["millrace-bigtable-reader-weather", "millrace-cdc-consumer", "millrace-dead-letter"]
 
 

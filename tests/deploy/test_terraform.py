@@ -181,6 +181,17 @@ def test_data_boost_takes_a_role_of_its_own(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("data_boost", [True, False])
+def test_data_boost_is_a_setting_of_the_reader_too(tmp_path: Path, data_boost: bool) -> None:
+    (setting,) = re.findall(r"SNAPSHOT_DATA_BOOST += (.+)", (MODULE / "outputs.tf").read_text())
+    given = {"project": "p", "location": "europe-west1", "spanner": {**SPANNER, "data_boost": data_boost}}
+    shutil.copy(MODULE / "variables.tf", tmp_path)
+    (tmp_path / "terraform.tfvars.json").write_text(json.dumps(given))
+
+    text = json.loads(terraform("console", cwd=tmp_path, text=f"jsonencode({setting})\n"))
+    assert json.loads(text) is data_boost
+
+
 def test_every_resource_of_a_grant_is_one_that_a_resource_of_the_module_grants_on() -> None:
     granting = [one for one in RESOURCES if one.name == "grants"]
     chosen: Sequence[str] = [

@@ -120,6 +120,14 @@ def test_a_snapshot_that_ends_while_its_table_is_left_out_is_warned_of_once() ->
     assert "take a snapshot of the table again" in logged["fix"]
 
 
+def test_rows_of_a_snapshot_that_are_left_out_are_warned_of_once_wherever_its_end_is() -> None:
+    world, header = World(tables_file='exclude = ["airports"]'), structs.replace(AIRPORTS, origin="snapshot")
+    with capture_logs() as logs:
+        for row in range(3):
+            world.apply(a_message(a_change(row), header=header))
+    assert [line["source_table"] for line in logs if line["event"] == "snapshot_left_out"] == ["airports"]
+
+
 def test_a_column_that_the_table_does_not_have_is_reported_once_for_it_may_be_misspelt() -> None:
     world = World(
         tables_file='[defaults]\nignored_columns = ["x"]\n[tables.planes]\nignored_columns = ["Naem", "SEATS"]'

@@ -139,10 +139,14 @@ def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., 
 
 
 def _log_lost_snapshots(decoded: Decoded, first_time: Callable[..., bool]) -> None:
-    """Warn of tables whose snapshot has ended while the tables file leaves them out: the readers' file does not."""
+    """Warn of tables that the tables file leaves out while a snapshot of them comes: the readers' file does not.
+
+    Of several consumers one may have the end of a snapshot, and another one rows of it that it leaves out.
+    """
     for batch in decoded.batches.values() if decoded.left_out else ():
         table, content, since = batch.header.table, batch.header.content, batch.header.complete_since
-        if isinstance(since, str) and (table, content) in decoded.left_out and first_time(table, content, since):
+        lost = isinstance(since, str) or batch.header.origin == "snapshot"
+        if lost and (table, content) in decoded.left_out and first_time(table, content, "snapshot", str(since)):
             structlog.get_logger().warning(
                 "snapshot_left_out",
                 source_table=table,
