@@ -488,6 +488,13 @@ def test_readers_are_scaled_by_cpu_and_lag_and_consumers_by_the_oldest_message()
     assert reader["prometheus"]["query"].startswith("max(millrace_reader_lag_seconds{")
 
 
+@pytest.mark.parametrize("several", ["consumer.replicas=2", "keda.enabled=true"])
+def test_several_consumers_delete_nothing_by_themselves_without_asking_the_source(several: str) -> None:
+    words = ("--set", f"{several},consumer.settings.DELETE_MISSING_ROWS=automatic")
+    assert "one does not know what the others hold" in template("spanner", *words).stderr
+    assert template("spanner", *words, "--set", "consumer.settings.SOURCE_ROWS=x").returncode == 0
+
+
 def test_consumers_are_scaled_by_a_subscription_of_another_project_too() -> None:
     full = "projects/other/subscriptions/x"
     objects = rendered("bigtable", "--set", f"consumer.settings.SUBSCRIPTION={full}")

@@ -13,6 +13,7 @@ from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import (
     AutomaticDeletion,
     check_dead_letters,
     check_part,
+    check_unchanged,
 )
 from services.cdc_consumer.app.delete_missing_rows.deletion import (
     Deletion,
@@ -104,6 +105,7 @@ def deleting(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
     def delete_missing_rows_of(listed: Mirror) -> Deletion:
         own_dataset, _dot, name = listed.table.rpartition(".")
         mirror = rows.find(name, own_dataset)
+        check_unchanged(listed, mirror)
         before, after, clock = mirror.complete_since, settings.delete_missing_rows_after, SystemClock()
         source: SourceOfMirror | None = None
 

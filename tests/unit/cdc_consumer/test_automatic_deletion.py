@@ -5,11 +5,16 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import AutomaticDeletion, check_part
+from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import (
+    AutomaticDeletion,
+    check_part,
+    check_unchanged,
+)
 from services.cdc_consumer.app.delete_missing_rows.deletion import Deletion, DeletionRefusedError
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
@@ -65,6 +70,9 @@ class World:
         self.known = Known(MIRRORS)
         self.deleted: list[str] = []
         self.error: Exception | None = None
+        self.deletes = 0
+        self.troubles: Collection[str] = ()
+        """What is in trouble once the first deletion is over."""
         self.automatic = AutomaticDeletion(
             self.known, self.delete, self.clock, after=AFTER, keep_messages_for=timedelta(days=7)
         )
@@ -73,7 +81,8 @@ class World:
         self.deleted.append(mirror.table)
         if self.error is not None:
             raise self.error
-        return Deletion(mirror.complete_since, left=0)
+        self.known.in_trouble = self.troubles
+        return Deletion(mirror.complete_since, left=0, deleted=self.deletes)
 
     def rounds(self, time: timedelta, every: timedelta = timedelta(minutes=1)) -> list[str]:
         """Go round for a time; return of which rows were deleted."""
@@ -131,6 +140,47 @@ def test_what_was_on_its_way_is_looked_for_until_no_message_can_come_any_more(wo
 
 def test_missing_rows_of_one_that_is_not_clean_yet_are_deleted_again_before_long(world: World) -> None:
     assert len(world.rounds(4 * AFTER)) == 3
+
+
+def test_one_that_stays_unclean_is_inspected_less_and_less_until_something_is_deleted(world: World) -> None:
+    assert 8 <= len(world.rounds(24 * HOUR)) <= 12
+    assert len(world.rounds(24 * HOUR)) <= 4
+    world.deletes = 1
+    world.rounds(6 * HOUR)
+    assert len(world.rounds(2 * AFTER)) == 2
+
+
+@pytest.mark.parametrize("by", [-timedelta(days=1), AFTER, timedelta(days=1)])
+def test_a_clock_that_is_set_shortens_no_wait(world: World, by: timedelta) -> None:
+    assert world.rounds(AFTER / 2) == []
+    world.clock.set(by)
+    assert world.rounds(AFTER / 2) == []
+    assert world.rounds(timedelta(minutes=1)) == ["planes"]
+
+
+def test_messages_that_were_let_go_lately_are_remembered_whatever_the_clock_is_set_to() -> None:
+    clock = SetClock()
+    messages = OldestMessages(clock, lately=AFTER)
+    for oldest in (SINCE, None):
+        messages.take(Report(process="p", oldest_outstanding=oldest))
+    clock.set(timedelta(days=1))
+    assert messages.oldest_lately() == SINCE
+    clock.pass_time(AFTER + timedelta(seconds=1))
+    assert messages.oldest_lately() is None
+
+
+def test_one_that_is_in_trouble_when_its_turn_comes_is_left(world: World) -> None:
+    world.known.listed = [Mirror("planes", 1, complete_since=SINCE), Mirror("pilots", 1, complete_since=SINCE)]
+    world.rounds(AFTER)
+    world.troubles = ["pilots"]
+    assert world.rounds(timedelta(minutes=1)) == ["planes"]
+
+
+def test_one_that_is_complete_since_another_time_by_now_waits_again() -> None:
+    table: Any = SimpleNamespace(complete_since=SINCE + 1)
+    check_unchanged(MIRRORS[0], SimpleNamespace(complete_since=SINCE))  # type: ignore[arg-type]
+    with pytest.raises(TransientError, match="its wait begins again"):
+        check_unchanged(MIRRORS[0], table)
 
 
 def test_a_refusal_is_reported_and_asked_again_seldom(world: World) -> None:

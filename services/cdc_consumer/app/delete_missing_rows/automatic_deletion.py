@@ -12,6 +12,7 @@ messages; so it is inspected again until that time is over.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -22,15 +23,28 @@ from services.cdc_consumer.app.repeating import repeating
 from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RowCount
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
-from shared.runtime.clock import Clock
+from shared.runtime.clock import Monotonic, SteadyClock
 
 _ROUND: Final = timedelta(seconds=30)
 _SHORTEST_ROUND: Final = timedelta(seconds=0.1)
 _AGAIN: Final = timedelta(hours=6)
+_DOUBLED: Final = 20
 _ALWAYS_FEW: Final = 1_000
 """Rows that may be deleted of any table without asking its source."""
 _SMALL_PART: Final = 100
 """One row of so many may be."""
+
+
+@dataclass(slots=True)
+class _Completeness:
+    """What is known of a mirror that is complete since a time."""
+
+    seen_at: Nanoseconds
+    """When it was first seen to be, by the clock that messages are published by."""
+    seen: Monotonic
+    checked: Monotonic | None = None
+    in_vain: int = 0
+    """How often it was inspected since anything was deleted last."""
 
 
 class AutomaticDeletion:
@@ -40,7 +54,7 @@ class AutomaticDeletion:
         self,
         known: MirrorStates,
         delete: Callable[[Mirror], Deletion],
-        clock: Clock,
+        clock: SteadyClock,
         *,
         after: timedelta,
         keep_messages_for: timedelta,
@@ -50,8 +64,7 @@ class AutomaticDeletion:
         self._clock = clock
         self._after = nanoseconds(after)
         self._keep = nanoseconds(keep_messages_for)
-        self._seen: dict[tuple[str, int], Nanoseconds] = {}
-        self._checked: dict[tuple[str, int], Nanoseconds] = {}
+        self._known_of: dict[tuple[str, int], _Completeness] = {}
         self._refused: set[str] = set()
 
     def deleting(self) -> AbstractContextManager[None]:
@@ -62,6 +75,8 @@ class AutomaticDeletion:
     def go_round(self) -> None:
         """Delete missing rows of what is due."""
         for mirror in self.due():
+            if not self._is_due(mirror):  # by now: those before it may have taken long
+                continue
             log = structlog.get_logger().bind(table=mirror.table, before=shown_time(mirror.complete_since))
             why = ""
             try:
@@ -80,6 +95,8 @@ class AutomaticDeletion:
                 why = f"{type(error).__name__}: the log says where"
                 log.exception("missing_rows_deletion_failed")
             else:
+                in_vain = 0 if found.deleted else self._completeness(mirror).in_vain + 1
+                self._completeness(mirror).in_vain = in_vain
                 log.info(
                     "missing_rows_deletion_finished",
                     older=found.older,
@@ -87,27 +104,41 @@ class AutomaticDeletion:
                     deleted=found.deleted,
                     left=found.left,
                 )
-            self._checked[mirror.table, mirror.complete_since] = self._clock.now()
+            self._completeness(mirror).checked = self._clock.monotonic()
             self._known.deletion_refused(mirror.table, why)
             (self._refused.add if why else self._refused.discard)(mirror.table)
 
     def due(self) -> Sequence[Mirror]:
         """Return the mirrors whose missing rows are to be deleted now."""
-        now, troubled, outstanding = self._clock.now(), self._known.troubled(), self._known.oldest_outstanding_lately()
-        found = []
-        for mirror in self._known.mirrors():
-            at = mirror.table, mirror.complete_since
-            if not mirror.complete_since:
-                continue
-            seen = self._seen.setdefault(at, now)
-            on_its_way = outstanding is not None and outstanding * 1_000 < seen
-            if now - seen < self._after or mirror.table in troubled or on_its_way:
-                continue
-            rest = self._after if mirror.delete_before and mirror.table not in self._refused else nanoseconds(_AGAIN)
-            rested = at not in self._checked or now - self._checked[at] >= rest
-            if rested and (mirror.delete_before or now - mirror.complete_since * 1_000 < self._keep):
-                found.append(mirror)
-        return found
+        return [mirror for mirror in self._known.mirrors() if self._is_due(mirror)]
+
+    def _is_due(self, mirror: Mirror) -> bool:
+        if not mirror.complete_since:
+            return False
+        known, monotonic = self._completeness(mirror), self._clock.monotonic()
+        if monotonic - known.seen < self._after or mirror.table in self._known.troubled():
+            return False
+        outstanding = self._known.oldest_outstanding_lately()
+        if outstanding is not None and outstanding * 1_000 < known.seen_at:
+            return False
+        rest: int = nanoseconds(_AGAIN)
+        if mirror.delete_before and mirror.table not in self._refused:  # soon, and less so where nothing comes of it
+            rest = min(rest, self._after << max(0, min(known.in_vain, _DOUBLED) - 2))
+        rested = known.checked is None or monotonic - known.checked >= rest
+        may_come = self._clock.now() - mirror.complete_since * 1_000 < self._keep
+        return rested and (bool(mirror.delete_before) or may_come)
+
+    def _completeness(self, mirror: Mirror) -> _Completeness:
+        at = mirror.table, mirror.complete_since
+        if at not in self._known_of:
+            self._known_of[at] = _Completeness(self._clock.now(), self._clock.monotonic())
+        return self._known_of[at]
+
+
+def check_unchanged(listed: Mirror, found: MirrorTable) -> None:
+    """Raise TransientError for a mirror that is complete since another time by now, which has a wait of its own."""
+    if found.complete_since != listed.complete_since:
+        raise TransientError(f"table {listed.table} is complete since another time by now: its wait begins again")
 
 
 def check_part(table: str, count: RowCount, before: int) -> None:

@@ -13,7 +13,7 @@ from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import APPEND_SECONDS, Appends, Report, newest_heartbeats, stages
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
-from shared.runtime.clock import Clock
+from shared.runtime.clock import SteadyClock
 from shared.runtime.metrics import CHANGE_SECONDS, MOST_TABLES, RETRIED, TableLabels
 
 _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -86,7 +86,7 @@ class ConsumerMetrics:
     """Adds up what the processes report."""
 
     def __init__(
-        self, registry: CollectorRegistry, clock: Clock, oldest_messages: OldestMessages | None = None
+        self, registry: CollectorRegistry, clock: SteadyClock, oldest_messages: OldestMessages | None = None
     ) -> None:
         gauge = partial(Gauge, registry=registry)
 

@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 
 from services.cdc_consumer.core.stream.counts import Report
-from shared.contracts.timestamps import Nanoseconds, nanoseconds
-from shared.runtime.clock import Clock
+from shared.contracts.timestamps import nanoseconds
+from shared.runtime.clock import Monotonic, SteadyClock
 
 _SILENT_AFTER: Final = timedelta(minutes=15)
 _LATELY: Final = timedelta(minutes=10)
@@ -26,13 +26,15 @@ class OldestMessages:
     outstanding is remembered.
     """
 
-    def __init__(self, clock: Clock, silent_after: timedelta = _SILENT_AFTER, lately: timedelta = _LATELY) -> None:
+    def __init__(
+        self, clock: SteadyClock, silent_after: timedelta = _SILENT_AFTER, lately: timedelta = _LATELY
+    ) -> None:
         self._clock = clock
         self._silent_after = nanoseconds(silent_after)
         self._lately = nanoseconds(lately)
         self._lock = threading.Lock()
-        self._oldest: dict[str, tuple[int, Nanoseconds]] = {}
-        self._released: deque[tuple[int, Nanoseconds]] = deque()
+        self._oldest: dict[str, tuple[int, Monotonic]] = {}
+        self._released: deque[tuple[int, Monotonic]] = deque()
         """What was outstanding until when. Both rise: what is younger than one that stays longer is of no interest."""
 
     def take(self, report: Report) -> None:
@@ -40,7 +42,7 @@ class OldestMessages:
         if not report.process:
             return
         with self._lock:
-            now = self._clock.now()
+            now = self._clock.monotonic()
             before, _at = self._oldest.pop(report.process, (None, now))
             if before is not None and before != report.oldest_outstanding:
                 self._remember(before, now)
@@ -67,19 +69,19 @@ class OldestMessages:
             self._forget_the_silent()
             return len(self._oldest)
 
-    def _remember(self, oldest: int, now: Nanoseconds) -> None:
+    def _remember(self, oldest: int, now: Monotonic) -> None:
         self._forget_the_past()
         while self._released and self._released[-1][0] >= oldest:
             self._released.pop()
         self._released.append((oldest, now))
 
     def _forget_the_past(self) -> None:
-        now = self._clock.now()
+        now = self._clock.monotonic()
         while self._released and now - self._released[0][1] > self._lately:
             self._released.popleft()
 
     def _forget_the_silent(self) -> None:
-        now = self._clock.now()
+        now = self._clock.monotonic()
         for process, (_oldest, at) in list(self._oldest.items()):
             if now - at > self._silent_after:
                 del self._oldest[process]

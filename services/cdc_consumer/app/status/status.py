@@ -26,7 +26,7 @@ from services.cdc_consumer.ports import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError, code_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.runtime.clock import Clock
+from shared.runtime.clock import SteadyClock
 
 RUNNING: Final = "running"
 NOT_PULLED: Final = "cannot pull messages"
@@ -152,7 +152,7 @@ class ConsumerStatus:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: SteadyClock,
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
         label_recreated: Callable[[Mirror], None],
         kept: DurableBytes | None = None,
