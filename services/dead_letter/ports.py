@@ -112,7 +112,10 @@ class DeadLetterStore(Protocol):
         """
 
     def brought_back(self, ids: Collection[DeadLetterId], since: Nanoseconds) -> Collection[DeadLetterId]:
-        """Return those of whose replay some dead letter has failed since: other ones, where they are whole messages."""
+        """Return those whose replay has made a dead letter since a time.
+
+        The replay of a whole message makes other ones: one for each change that fails.
+        """
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""

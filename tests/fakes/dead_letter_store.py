@@ -223,7 +223,7 @@ class FakeDeadLetterStore:
         return found
 
     def brought_back(self, ids: Collection[DeadLetterId], since: Nanoseconds) -> Collection[DeadLetterId]:
-        """Return those of whose replay others have failed."""
+        """Return those whose replay has made dead letters."""
         with self._lock:
             back = {row.replay_of for row in self._dead_letters.values() if row.stored.last_failed_at >= since}
         return {*ids} & back

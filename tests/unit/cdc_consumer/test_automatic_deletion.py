@@ -5,8 +5,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -177,10 +176,10 @@ def test_one_that_is_in_trouble_when_its_turn_comes_is_left(world: World) -> Non
 
 
 def test_one_that_is_complete_since_another_time_by_now_waits_again() -> None:
-    table: Any = SimpleNamespace(complete_since=SINCE + 1)
-    check_unchanged(MIRRORS[0], SimpleNamespace(complete_since=SINCE))  # type: ignore[arg-type]
+    found = MirrorTable(table_definition(a_header()), "label", soft_delete=False, complete_since=SINCE)
+    check_unchanged(MIRRORS[0], found)
     with pytest.raises(TransientError, match="its wait begins again"):
-        check_unchanged(MIRRORS[0], table)
+        check_unchanged(MIRRORS[0], replace(found, complete_since=SINCE + 1))
 
 
 def test_a_refusal_is_reported_and_asked_again_seldom(world: World) -> None:

@@ -29,6 +29,7 @@ _ROUND: Final = timedelta(seconds=30)
 _SHORTEST_ROUND: Final = timedelta(seconds=0.1)
 _AGAIN: Final = timedelta(hours=6)
 _DOUBLED: Final = 20
+"""How often the wait for the next inspection is doubled at most: it is longer than `_AGAIN` by then."""
 _ALWAYS_FEW: Final = 1_000
 """Rows that may be deleted of any table without asking its source."""
 _SMALL_PART: Final = 100
@@ -77,6 +78,7 @@ class AutomaticDeletion:
         for mirror in self.due():
             if not self._is_due(mirror):  # by now: those before it may have taken long
                 continue
+            known = self._completeness(mirror)
             log = structlog.get_logger().bind(table=mirror.table, before=shown_time(mirror.complete_since))
             why = ""
             try:
@@ -95,8 +97,7 @@ class AutomaticDeletion:
                 why = f"{type(error).__name__}: the log says where"
                 log.exception("missing_rows_deletion_failed")
             else:
-                in_vain = 0 if found.deleted else self._completeness(mirror).in_vain + 1
-                self._completeness(mirror).in_vain = in_vain
+                known.in_vain = 0 if found.deleted else known.in_vain + 1
                 log.info(
                     "missing_rows_deletion_finished",
                     older=found.older,
@@ -104,7 +105,7 @@ class AutomaticDeletion:
                     deleted=found.deleted,
                     left=found.left,
                 )
-            self._completeness(mirror).checked = self._clock.monotonic()
+            known.checked = self._clock.monotonic()
             self._known.deletion_refused(mirror.table, why)
             (self._refused.add if why else self._refused.discard)(mirror.table)
 
@@ -122,7 +123,7 @@ class AutomaticDeletion:
         if outstanding is not None and outstanding * 1_000 < known.seen_at:
             return False
         rest: int = nanoseconds(_AGAIN)
-        if mirror.delete_before and mirror.table not in self._refused:  # soon, and less so where nothing comes of it
+        if mirror.delete_before and mirror.table not in self._refused:  # soon; later each time that deletes nothing
             rest = min(rest, self._after << max(0, min(known.in_vain, _DOUBLED) - 2))
         rested = known.checked is None or monotonic - known.checked >= rest
         may_come = self._clock.now() - mirror.complete_since * 1_000 < self._keep

@@ -167,7 +167,8 @@ def check_time(mirror: MirrorTable, before: int) -> None:
         raise MisconfiguredError(
             "mirror-complete-later",
             f"table {name} is complete since {shown_time(mirror.complete_since)} and not since {shown_time(before)}: "
-            "rows that still exist in the source may be older than that; nothing was deleted. Give the later time",
+            "rows that still exist in the source may be older than that; nothing was deleted; pass the later time with "
+            "--before",
         )
 
 

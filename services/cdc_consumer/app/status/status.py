@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -113,8 +114,9 @@ class _Table:
         return self.unfit, self.unfit_since
 
     def deferred_now(self, now: int) -> _Deferred | None:
-        """Return what has been deferred for longest of what is deferred now; None: nothing is."""
-        return min((one for one in self.deferred.values() if now < one.until.until), key=_since, default=None)
+        """Return, of what is deferred now, what has been for longest; None: nothing is."""
+        waiting = (one for one in self.deferred.values() if now < one.until.until)
+        return min(waiting, key=attrgetter("since"), default=None)
 
     def expect_after(self, since: int, now: int) -> None:
         """Expect again, from now on, what was to come again at a time since which nothing has been pulled."""
@@ -430,11 +432,11 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
     before = {name: one for name, one in table.deferred.items() if now < one.until.until}
     table.deferred = {name: one for name, one in before.items() if name and name not in note.taken}
     for name in (note.failing or {""}) if note.deferred else ():
-        known = before.get(name)
-        table.deferred[name] = _Deferred(note.deferred, now if known is None else known.since)
+        one = table.deferred[name] = before.get(name) or _Deferred(note.deferred, now)
+        one.why = note.deferred
         # a task still attempts it, or messages come again
         again_at = (note.again_at or 0) + _ON_ITS_WAY // timedelta(microseconds=1)
-        table.deferred[name].until.rise(max(now, again_at) + FORGOTTEN_AFTER // timedelta(microseconds=1))
+        one.until.rise(max(now, again_at) + FORGOTTEN_AFTER // timedelta(microseconds=1))
     if note.latest is not None or not note.unfit:
         table.unfit = ""
     else:
@@ -490,10 +492,6 @@ def _shown(
         "unapplied_since": _time(table.unapplied_since or None if mirror is not None else None),
         "lag_seconds": stages(table.latest),
     }
-
-
-def _since(one: _Deferred) -> int:
-    return one.since
 
 
 def _micros_between(earlier: int, later: int) -> timedelta:

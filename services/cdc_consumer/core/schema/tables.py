@@ -88,7 +88,7 @@ class TableDefinition:
 
     @property
     def column_list(self) -> str:
-        """Return what tells a column list of the table from its others, those of another source too, in any process."""
+        """Return a name of this column list of this source table: the same in every process."""
         return f"{crc32(repr((self.mirror_of, self.primary_key, self.columns)).encode()):08x}"
 
     @property
@@ -113,7 +113,7 @@ def checked_name(name: str, table: str) -> str:
 
 def shown_name(table: str) -> str:
     """Return what a source table is called where it is shown: its BigQuery name, or its own where it has none."""
-    name = table.replace(".", "_")  # of a name here, what is before a dot is a dataset
+    name = table.replace(".", "_")  # in a name that is shown, a dot is behind a dataset
     return name if _TABLE_NAME.fullmatch(name) else _shown(table).replace(".", "_")
 
 

@@ -48,7 +48,7 @@ class ExactText(TypeDecorator[str]):
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER numbers its rows by itself there
 
 DECIDED: Final = "action NOT IN ('failed_again', 'values_shown', 'exported')"
-"""Of lines of the trail that say more than what is repeated without end."""
+"""The lines of the trail that are not repeated without end."""
 
 metadata: Final = MetaData()
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy import Connection, Table, bindparam, insert, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from services.dead_letter.adapters.store.schema import dead_letters, deliveries, payloads
@@ -74,8 +74,7 @@ def _rows(
     missing = sorted(set(first) - set(found))
     added: set[DeadLetterId] = set()
     if missing:
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        adding = dialect.insert(dead_letters).on_conflict_do_nothing(index_elements=["id"]).returning(dead_letters.c.id)
+        adding = _inserting(connection, dead_letters).returning(dead_letters.c.id)
         # a transaction that adds the same dead letters just now is waited for here
         added = set(connection.execute(adding, [new_row(first[one], now) for one in missing]).scalars())
         found |= locked(connection, missing)
@@ -88,10 +87,15 @@ def _rows(
 
 def _fresh(connection: Connection, arrived: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     """Remember deliveries, and return those that have not come before. A dead letter may have come a million times."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    adding = dialect.insert(deliveries).on_conflict_do_nothing().returning(deliveries.c.n, deliveries.c.message_id)
+    adding = _inserting(connection, deliveries).returning(deliveries.c.n, deliveries.c.message_id)
     rows = connection.execute(adding, [{"n": n, "message_id": one} for n, one in dict.fromkeys(arrived)])
     return {(n, one) for n, one in rows}
+
+
+def _inserting(connection: Connection, table: Table) -> Any:
+    """Return an insert that leaves out what is there already."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    return dialect.insert(table).on_conflict_do_nothing()
 
 
 def _fail_again(row: dict[str, Any], dead_letter: DeadLetter) -> None:

@@ -168,7 +168,7 @@ class DeadLetterQueries:
         return found
 
     def brought_back(self, ids: Collection[DeadLetterId], since: Nanoseconds) -> Collection[DeadLetterId]:
-        """Return those of whose replay others have failed."""
+        """Return those whose replay has made dead letters."""
         found: set[DeadLetterId] = set()
         with self._database.reading() as connection:
             for some in chunks(sorted(ids)):

@@ -46,7 +46,7 @@ from shared.runtime.stop import Stop
 
 _ROWS_AT_ONCE: Final = 500
 _INSPECTIONS_KEPT: Final = 8
-_NEARLY_TOO_OLD: Final = "that time is too long ago to be read for a snapshot: a newer one is"
+_NEARLY_TOO_OLD: Final = "that time is too long ago for a snapshot: the rows are read at a newer one"
 
 
 class OwnedTableRange(OwnedRange[KeyText]):

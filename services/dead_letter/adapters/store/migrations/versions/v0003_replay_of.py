@@ -1,4 +1,4 @@
-"""From the replay of which dead letter one has come. Of those that are there already it is not known."""
+"""The dead letter whose replay one came from. It is not known of those that are stored already."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, and an index of what was done to a dead letter besides what is repeated."""
+    """Add the column, and an index of the lines of the trail that are not repeated without end."""
     op.add_column("letters", sa.Column("replay_of", ExactText))
     known = sa.text("replay_of IS NOT NULL")
     op.create_index("letters_replay_of", "letters", ["replay_of"], sqlite_where=known, postgresql_where=known)
