@@ -39,6 +39,8 @@ class Measured:
     """The target, where more is better."""
     below: float | None = None
     """The target, where less is better."""
+    each_run: bool = False
+    """Whether every run has to be below the target, and not the median alone."""
     times_baseline: float | None = None
     """The least ratio to the baseline, where that is the target."""
     date: str = ""
@@ -81,7 +83,7 @@ class Measured:
         if self.at_least is not None:
             return self.value >= self.at_least
         if self.below is not None:
-            return self.value < self.below
+            return (max(self.runs) if self.each_run else self.value) < self.below
         return None if self.times_baseline is None else self.ratio is not None and self.ratio >= self.times_baseline
 
     def as_json(self) -> dict[str, Any]:
@@ -93,6 +95,8 @@ class Measured:
             found["ratio"] = self.ratio
         if self.at_least is not None or self.below is not None:
             found["target"] = self.at_least if self.at_least is not None else self.below
+        if self.each_run:
+            found["each_run"] = True
         if self.times_baseline is not None:
             found["target_ratio"] = self.times_baseline
         if self.load is not None:
@@ -166,5 +170,5 @@ def _target(one: Measured) -> str:
     if one.at_least is not None:
         target = f">= {shown(one.at_least)}"
     elif one.below is not None:
-        target = f"< {shown(one.below)}"
+        target = f"< {shown(one.below)}{' in each run' if one.each_run else ''}"
     return f"{target} {'met' if one.met else 'missed'}"

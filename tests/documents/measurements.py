@@ -17,8 +17,8 @@ _HEAD: Final = """# Measurements
 
 The newest figures of `make bench`: {machine}. The emulators and stand-ins run on the same cores. *Runs* has
 the lowest and the highest; *Baseline* its median, and the median of the ratios of neighbours.
-*Load* is the load average when that part of the benchmark began, which what was measured just before it raises; figures
-of before 2026-11-29 have none.
+*Load* is the load average when that part of the benchmark began, which what was measured just before it raises; older
+figures have none. A target is for the median, unless it says *each run*.
 [What each figure is](../../tests/benchmarks/README.md), {raw}, and why the targets that are missed are missed:
 [decision 0062](../decisions/0062-what-limits-the-speed.md).
 
@@ -59,6 +59,7 @@ def _line(one: Mapping[str, Any]) -> str:
     baseline = f"{shown(one['baseline'])}: {shown(one['ratio'])} x" if "ratio" in one else ""
     target = shown(one["target"]) if "target" in one else ""
     target = f"{one['target_ratio']:g} x" if "target_ratio" in one else target
+    target += ", each run" if one.get("each_run") else ""
     value = f"{shown(one['value'])} {one['unit']}"
     measured = f"{one['date']}, {one['load']:g}" if "load" in one else one["date"]
     return f"| `{one['name']}` | {value} | {spread} | {baseline} | {target} | {measured} |\n"

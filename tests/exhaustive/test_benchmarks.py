@@ -15,6 +15,7 @@ from tests.benchmarks.drain import ACCEPTED_TARGET, APPLIED_TARGET
 
 PROMISED = {
     "drain.accepted",
+    "drain.accepted.cpu",
     "drain.applied",
     "drain.accepted.high_level_subscriber",
     "peer.java_stream_writer",

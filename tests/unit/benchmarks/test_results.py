@@ -45,6 +45,12 @@ def test_what_is_so_many_times_its_baseline_has_that_ratio(runs: list[float], fa
     assert one.ratio == pytest.approx(factor)
 
 
+def test_a_target_of_each_run_is_missed_by_one_of_them() -> None:
+    runs = [Measured(name="a", unit="s", runs=[1.0, 1.0, 2.0], below=1.5, each_run=each) for each in (False, True)]
+    assert [one.met for one in runs] == [True, False]
+    assert [one.as_json().get("each_run") for one in runs] == [None, True]
+
+
 @pytest.mark.parametrize(
     ("at_least", "below", "met"), [(2.0, None, True), (2.1, None, False), (None, 2.0, False), (None, 2.1, True)]
 )
